@@ -1,0 +1,94 @@
+"""Record, replay and explain the PyTorch training step that met NaN or Inf.
+
+The public names are resolved on first use, so that ``import workbench`` loads neither torch nor
+plotly nor Jupyter.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Public name -> the room that has it.
+_HOMES = {
+    "TrainingStep": "workbench.step",
+    "Autocast": "workbench.step",
+    "Domain": "workbench.step",
+    "Recorder": "workbench.record",
+    "Policy": "workbench.record",
+    "Alerts": "workbench.record",
+    "NonFiniteError": "workbench.errors",
+    "Conditions": "workbench.evidence",
+    "open_bundle": "workbench.evidence",
+    "Replay": "workbench.replay",
+    "diagnose": "workbench.diagnose",
+    "Workbench": "workbench.widgets",
+    "report": "workbench.reports",
+}
+# Rooms whose third parties come with an extra.
+_EXTRAS = {"workbench.widgets": "lab", "workbench.reports": "lab", "workbench.charts": "lab"}
+
+__all__ = [
+    "Alerts",
+    "Autocast",
+    "Conditions",
+    "Domain",
+    "NonFiniteError",
+    "Policy",
+    "Recorder",
+    "Replay",
+    "TrainingStep",
+    "Workbench",
+    "diagnose",
+    "open_bundle",
+    "report",
+]
+
+if TYPE_CHECKING:
+    from workbench.diagnose import diagnose
+    from workbench.errors import NonFiniteError
+    from workbench.evidence import Conditions, open_bundle
+    from workbench.record import Alerts, Policy, Recorder
+    from workbench.replay import Replay
+    from workbench.reports import report
+    from workbench.step import Autocast, Domain, TrainingStep
+    from workbench.widgets import Workbench
+
+
+def __getattr__(name: str) -> Any:
+    """Resolve a public name on first use and keep it.
+
+    Raises:
+        CannotRunError: the name needs an optional package that is not installed.
+    """
+    home = _HOMES.get(name)
+    if home is None:
+        message = f"module 'workbench' has no attribute {name!r}"
+        raise AttributeError(message)
+    try:
+        value = getattr(importlib.import_module(home), name)
+    except ModuleNotFoundError as error:
+        raise _missing_extra(name, home, error) from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
+
+
+def _missing_extra(name: str, home: str, error: ModuleNotFoundError) -> Exception:
+    """Turn a missing third party of an optional room into one clear paragraph."""
+    missing = (error.name or "").partition(".")[0]
+    extra = _EXTRAS.get(home)
+    if extra is None or missing in ("", "workbench"):
+        return error
+    from workbench.errors import CannotRunError
+
+    return CannotRunError(
+        f"workbench.{name} needs the package {missing!r}, which is not installed here. It is an "
+        "optional part: recording, inspect, replay and diagnose work without it. Install it with: "
+        f"pip install 'nonfinite-workbench[{extra}]'"
+    )
