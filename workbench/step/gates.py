@@ -1,0 +1,193 @@
+"""The gates: what is looked at after each stage, and what counts as bad.
+
+Both the recorder and the replay use these functions, so *caught at* means the same in both.
+Names of tensors are stable strings: ``loss``, ``loss.<component>``, ``gradient:<parameter>``,
+``grad_norm``, ``parameter:<name>``, ``buffer:<name>``, ``optimizer_state:<parameter>/<key>``,
+``loss_scale``, ``exception:<type>``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from workbench.numerics.counts import Counts, all_finite, count, mask_digest
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+SinkKind = Literal[
+    "loss",
+    "gradient",
+    "grad_norm",
+    "parameter",
+    "buffer",
+    "optimizer_state",
+    "loss_scale",
+    "exception",
+]
+
+
+@dataclass(frozen=True)
+class BadTensor:
+    """One non-finite sink.
+
+    Attributes:
+        kind: Which kind of sink it is.
+        name: Stable name, prefixed by its kind (see the module's docstring).
+        counts: How many NaN, +Inf, -Inf and finite elements it has.
+        mask: Digest of its NaN, +Inf and -Inf masks.
+    """
+
+    kind: SinkKind
+    name: str
+    counts: Counts
+    mask: str
+
+
+def _bad(kind: SinkKind, named: Iterable[tuple[str, Tensor]]) -> tuple[BadTensor, ...]:
+    """Return the non-finite ones among named tensors; the cheap all-finite test runs first."""
+    pairs = list(named)
+    if all_finite(tensor for _, tensor in pairs):
+        return ()
+    found = []
+    for name, tensor in pairs:
+        counts = count(tensor)
+        if counts.nonfinite:
+            found.append(BadTensor(kind, name, counts, mask_digest(tensor)))
+    return tuple(found)
+
+
+def check_loss(loss: Tensor, components: Mapping[str, Tensor]) -> tuple[BadTensor, ...]:
+    """Gate the loss and its named components (a component is listed before the total)."""
+    named = [(f"loss.{name}", value) for name, value in components.items()]
+    bad = _bad("loss", [*named, ("loss", loss)])
+    if bad and bad[-1].name != "loss":  # components that cancel out never reach the loss
+        return ()
+    return bad
+
+
+def check_gradients(model: nn.Module) -> tuple[BadTensor, ...]:
+    """Gate every gradient element-wise: a norm can overflow while all elements are finite."""
+    return _bad(
+        "gradient",
+        (
+            (f"gradient:{clean_name(name)}", parameter.grad)
+            for name, parameter in model.named_parameters()
+            if parameter.grad is not None
+        ),
+    )
+
+
+def check_norm(norm: Tensor | float | None) -> tuple[BadTensor, ...]:
+    """Gate the total gradient norm that clipping used."""
+    if norm is None:
+        return ()
+    return _bad("grad_norm", [("grad_norm", torch.as_tensor(norm))])
+
+
+def check_parameters(model: nn.Module) -> tuple[BadTensor, ...]:
+    """Gate parameters, trainable or not."""
+    return _bad(
+        "parameter",
+        ((f"parameter:{clean_name(n)}", p) for n, p in model.named_parameters()),
+    )
+
+
+def check_optimizer_state(
+    model: nn.Module, optimizers: Sequence[Optimizer]
+) -> tuple[BadTensor, ...]:
+    """Gate every tensor in the optimizers' per-parameter state."""
+    return _bad("optimizer_state", optimizer_state_tensors(model, optimizers))
+
+
+def optimizer_state_tensors(
+    model: nn.Module, optimizers: Sequence[Optimizer]
+) -> list[tuple[str, Tensor]]:
+    """List ``(optimizer_state:<parameter>/<key>, tensor)`` in a stable order."""
+    names = {id(p): clean_name(n) for n, p in model.named_parameters()}
+    found: list[tuple[str, Tensor]] = []
+    for number, optimizer in enumerate(optimizers):
+        position = 0
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                name = names.get(id(parameter), f"optimizer{number}.{position}")
+                position += 1
+                state = optimizer.state.get(parameter, {})
+                found += [
+                    (f"optimizer_state:{name}/{key}", value)
+                    for key, value in state.items()
+                    if isinstance(value, torch.Tensor)
+                ]
+    return found
+
+
+def buffer_masks(model: nn.Module) -> dict[str, str]:
+    """Digest the non-finite set of every buffer that has one; finite buffers are left out."""
+    return {bad.name: bad.mask for bad in _bad("buffer", _named_buffers(model))}
+
+
+def check_buffers(model: nn.Module, before: Mapping[str, str]) -> tuple[BadTensor, ...]:
+    """Gate buffers: only one whose non-finite set changed in this step trips.
+
+    Args:
+        model: The model.
+        before: ``buffer_masks`` from the start of the step.
+    """
+    now = _bad("buffer", _named_buffers(model))
+    return tuple(bad for bad in now if before.get(bad.name) != bad.mask)
+
+
+def _named_buffers(model: nn.Module) -> Iterable[tuple[str, Tensor]]:
+    return ((f"buffer:{clean_name(n)}", b) for n, b in model.named_buffers())
+
+
+def check_scale(scaler: Any) -> tuple[BadTensor, ...]:  # noqa: ANN401 - any loss scaler
+    """Gate the loss scale itself."""
+    scale = scale_value(scaler)
+    if scale is None or math.isfinite(scale):
+        return ()
+    return _bad("loss_scale", [("loss_scale", torch.tensor(scale))])
+
+
+def scale_value(scaler: Any) -> float | None:  # noqa: ANN401 - any loss scaler
+    """Read the loss scale without changing it; None when there is no scaler or it is off."""
+    if scaler is None or not scaler_enabled(scaler):
+        return None
+    get_scale = getattr(scaler, "get_scale", None)
+    return None if get_scale is None else float(get_scale())
+
+
+def scaler_enabled(scaler: Any) -> bool:  # noqa: ANN401 - any loss scaler
+    """Whether a scaler is there and switched on."""
+    if scaler is None:
+        return False
+    is_enabled = getattr(scaler, "is_enabled", None)
+    return True if is_enabled is None else bool(is_enabled())
+
+
+def found_inf(scaler: Any, optimizer: Optimizer) -> float | None:  # noqa: ANN401
+    """Read what the scaler found in this optimizer's gradients.
+
+    Returns:
+        The sum of ``found_inf`` over devices, or None when the scaler has not looked yet or is of
+        a kind that keeps no such record.
+    """
+    states = getattr(scaler, "_per_optimizer_states", None)
+    if states is None or id(optimizer) not in states:
+        return None
+    found = states[id(optimizer)].get("found_inf_per_device", {})
+    if not found:
+        return None
+    return float(sum(float(value) for value in found.values()))
+
+
+def clean_name(name: str) -> str:
+    """Strip the wrappers' own parts from a module path, also in mid-path."""
+    parts = [part for part in name.split(".") if part not in ("module", "_orig_mod")]
+    return ".".join(parts) if parts else name
