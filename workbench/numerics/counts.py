@@ -1,0 +1,229 @@
+"""How many elements are NaN, +Inf, -Inf and finite, exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from workbench.numerics.dense import (
+    NATIVE,
+    can_be_nonfinite,
+    chunks,
+    countable,
+    dense_order,
+    local_values,
+    real_view,
+)
+
+
+class Counts(NamedTuple):
+    """Elements by class. A complex element counts once: NaN before +Inf before -Inf."""
+
+    nan: int = 0
+    pos_inf: int = 0
+    neg_inf: int = 0
+    finite: int = 0
+
+    @property
+    def nonfinite(self) -> int:
+        """NaN and infinities together."""
+        return self.nan + self.pos_inf + self.neg_inf
+
+    @property
+    def total(self) -> int:
+        """All elements."""
+        return self.nan + self.pos_inf + self.neg_inf + self.finite
+
+    @property
+    def kind(self) -> str | None:
+        """The worst class present: ``"nan"``, ``"+inf"``, ``"-inf"`` or None."""
+        if self.nan:
+            return "nan"
+        if self.pos_inf:
+            return "+inf"
+        return "-inf" if self.neg_inf else None
+
+    def as_dict(self) -> dict[str, int]:
+        """The four counts by name."""
+        return self._asdict()
+
+    def __add__(self, other: object) -> Counts:  # type: ignore[override]
+        """Element-wise sum, for merging shards or chunks."""
+        if not isinstance(other, Counts):
+            return NotImplemented
+        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+def count(t: Tensor) -> Counts:
+    """Count the elements of a tensor by class.
+
+    Args:
+        t: Any shape, dtype, layout and device. Integer, bool and quantised tensors are finite
+            throughout. Sparse tensors count their implicit zeros as finite. Distributed tensors
+            count their local part. Tensors without values (meta) count nothing: ``total`` is 0.
+
+    Returns:
+        Exact counts.
+    """
+    values = local_values(t)
+    if values is None:
+        return Counts(finite=t.numel() if t.is_quantized else 0)
+    total = t.numel() if values.layout is torch.strided and t.layout is torch.strided else t.numel()
+    total = values.numel() if hasattr(t, "to_local") else total
+    if values.numel() == 0 or not can_be_nonfinite(values.dtype):
+        return Counts(finite=total)
+    if values.dtype in NATIVE and ends_finite(values):
+        return Counts(finite=total)
+    bad = nonfinite_counts(values)
+    return bad._replace(finite=total - bad.nonfinite)
+
+
+def ends_finite(values: Tensor) -> bool:
+    """Whether all elements of a non-empty native float tensor are finite; exact, one pass."""
+    low, high = torch.aminmax(dense_order(values))
+    return math.isfinite(low.item()) and math.isfinite(high.item())
+
+
+def nonfinite_counts(values: Tensor) -> Counts:
+    """NaN, +Inf and -Inf of dense values of any float or complex dtype; ``finite`` stays 0."""
+    nan = pos_inf = neg_inf = 0
+    for part in chunks(dense_order(values)):
+        if part.is_complex():
+            masks = _complex_masks(real_view(part))
+        else:
+            wide = countable(part)
+            masks = (wide != wide, wide == math.inf, wide == -math.inf)
+        # One host read a chunk, not one a mask.
+        found = torch.stack([mask.count_nonzero() for mask in masks]).tolist()
+        nan, pos_inf, neg_inf = nan + found[0], pos_inf + found[1], neg_inf + found[2]
+    return Counts(nan, pos_inf, neg_inf)
+
+
+def masks(t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """NaN, +Inf and -Inf masks (bool, the tensor's shape) of a dense tensor."""
+    if not can_be_nonfinite(t.dtype):
+        none = torch.zeros(t.shape, dtype=torch.bool, device=t.device)
+        return none, none, none
+    if t.is_complex():
+        return _complex_masks(real_view(t))
+    wide = countable(t)
+    return wide != wide, wide == math.inf, wide == -math.inf
+
+
+def _complex_masks(pairs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    nan = (pairs != pairs).any(-1)
+    pos_inf = (pairs == math.inf).any(-1) & ~nan
+    neg_inf = (pairs == -math.inf).any(-1) & ~nan & ~pos_inf
+    return nan, pos_inf, neg_inf
+
+
+def all_finite(tensors: Iterable[Tensor | None], *, in_place: bool = False) -> bool:
+    """Whether every element of every tensor is finite: the cheap gate.
+
+    One pass over the data and one host read per device. A norm that overflowed, or whose dtype
+    cannot hold it, is confirmed element by element, so that the answer is exact.
+
+    Args:
+        tensors: Any tensors; None is skipped.
+        in_place: Allow a kernel that is cheaper still and writes every value back unchanged. Only
+            for tensors of which no copy-on-write snapshot is held, since writing ends the sharing.
+
+    Returns:
+        True when no element is NaN or infinite.
+    """
+    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    others: list[Tensor] = []
+    for t in tensors:
+        if t is None:
+            continue
+        if t.requires_grad:
+            t = t.detach()
+        if t.dtype in NATIVE and t.layout is torch.strided and type(t) in _PLAIN:
+            if t.device.type == "meta":
+                continue
+            groups.setdefault((t.device, t.dtype), []).append(t)
+        elif can_be_nonfinite(t.dtype):
+            others.append(t)
+    found = _scan_in_place(groups) if in_place else _scan(groups)
+    return found and all(count(t).nonfinite == 0 for t in others)
+
+
+_PLAIN = frozenset({Tensor, torch.nn.Parameter})
+_Groups = dict[tuple[torch.device, torch.dtype], list[Tensor]]
+
+
+def _scan(groups: _Groups) -> bool:
+    suspects: list[list[Tensor]] = []
+    per_device: dict[torch.device, tuple[list[Tensor], list[list[Tensor]]]] = {}
+    for (device, _), members in groups.items():
+        members = [t for t in members if t.numel()]
+        if not members:
+            continue
+        # A sum of norms is finite only if every norm is; a norm only if every element is.
+        total = torch.stack(torch._foreach_norm(members)).sum(dtype=torch.float64)
+        totals, lists = per_device.setdefault(device, ([], []))
+        totals.append(total)
+        lists.append(members)
+    for totals, lists in per_device.values():
+        found = torch.stack(totals).tolist()
+        suspects += [
+            members for value, members in zip(found, lists, strict=True) if not math.isfinite(value)
+        ]
+    return all(ends_finite(t) for members in suspects for t in members)
+
+
+def _scan_in_place(groups: _Groups) -> bool:
+    flags: dict[torch.device, Tensor] = {}
+    for (device, _), members in groups.items():
+        flag = flags.get(device)
+        if flag is None:
+            flag = flags[device] = torch.zeros((), dtype=torch.float32, device=device)
+        one = torch.ones((), dtype=torch.float32, device=device)
+        torch._amp_foreach_non_finite_check_and_unscale_(members, flag, one)
+    return all(flag.item() == 0.0 for flag in flags.values())
+
+
+def first_nonfinite(t: Tensor) -> list[int] | None:
+    """Index of the first non-finite element in row-major order, or None.
+
+    Args:
+        t: Any tensor; of a sparse tensor the index among its stored values is meant first, and its
+            coordinates are returned.
+    """
+    values = local_values(t)
+    if values is None or values.numel() == 0 or not can_be_nonfinite(values.dtype):
+        return None
+    if values.dtype in NATIVE and ends_finite(values):
+        return None
+    if t.layout is torch.sparse_coo:
+        return _first_sparse(t.detach().coalesce())
+    if t.layout is not torch.strided:
+        return first_nonfinite(t.detach().to_dense())
+    flat_index = 0
+    for part in chunks(values):
+        nan, pos_inf, neg_inf = masks(part)
+        bad = nan | pos_inf | neg_inf
+        if bool(bad.any()):
+            flat_index += int(bad.to(torch.uint8).argmax())
+            return _unravel(flat_index, tuple(values.shape))
+        flat_index += part.numel()
+    return None
+
+
+def _first_sparse(t: Tensor) -> list[int] | None:
+    inner = first_nonfinite(t.values())
+    if inner is None:
+        return None
+    return [int(i) for i in t.indices()[:, inner[0]].tolist()] + inner[1:]
+
+
+def _unravel(flat: int, shape: tuple[int, ...]) -> list[int]:
+    index: list[int] = []
+    for size in reversed(shape):
+        flat, rest = divmod(flat, size)
+        index.append(rest)
+    return index[::-1]
