@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from workbench.numerics.counts import Counts, all_finite, count, mask_digest
+from workbench.numerics.counts import Counts, all_finite, count
+from workbench.numerics.digests import mask_digest
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
