@@ -1,1 +1,31 @@
 """One training step: what the user writes, how it is run, and how its state is kept."""
+
+from workbench.step.names import inner_model, named_buffers, named_parameters
+from workbench.step.protocol import Autocast, Domain, ScalerLike, TrainingStep
+from workbench.step.rng import RngState, capture_rng, restore_rng
+from workbench.step.runner import Outcome, StepRunner
+from workbench.step.stages import ESTABLISHES, STAGES, Stage, Unit
+from workbench.step.state import StepSnapshot, StepState, capture_state, restore_state
+
+__all__ = [
+    "ESTABLISHES",
+    "STAGES",
+    "Autocast",
+    "Domain",
+    "Outcome",
+    "RngState",
+    "ScalerLike",
+    "Stage",
+    "StepRunner",
+    "StepSnapshot",
+    "StepState",
+    "TrainingStep",
+    "Unit",
+    "capture_rng",
+    "capture_state",
+    "inner_model",
+    "named_buffers",
+    "named_parameters",
+    "restore_rng",
+    "restore_state",
+]

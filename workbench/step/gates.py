@@ -17,6 +17,7 @@ import torch
 
 from workbench.numerics.counts import Counts, all_finite, count
 from workbench.numerics.digests import mask_digest
+from workbench.step.names import named_buffers, named_parameters
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -78,8 +79,8 @@ def check_gradients(model: nn.Module) -> tuple[BadTensor, ...]:
     return _bad(
         "gradient",
         (
-            (f"gradient:{clean_name(name)}", parameter.grad)
-            for name, parameter in model.named_parameters()
+            (f"gradient:{name}", parameter.grad)
+            for name, parameter in named_parameters(model)
             if parameter.grad is not None
         ),
     )
@@ -96,7 +97,7 @@ def check_parameters(model: nn.Module) -> tuple[BadTensor, ...]:
     """Gate parameters, trainable or not."""
     return _bad(
         "parameter",
-        ((f"parameter:{clean_name(n)}", p) for n, p in model.named_parameters()),
+        ((f"parameter:{name}", parameter) for name, parameter in named_parameters(model)),
     )
 
 
@@ -111,7 +112,7 @@ def optimizer_state_tensors(
     model: nn.Module, optimizers: Sequence[Optimizer]
 ) -> list[tuple[str, Tensor]]:
     """List ``(optimizer_state:<parameter>/<key>, tensor)`` in a stable order."""
-    names = {id(p): clean_name(n) for n, p in model.named_parameters()}
+    names = {id(parameter): name for name, parameter in named_parameters(model)}
     found: list[tuple[str, Tensor]] = []
     for number, optimizer in enumerate(optimizers):
         position = 0
@@ -145,10 +146,10 @@ def check_buffers(model: nn.Module, before: Mapping[str, str]) -> tuple[BadTenso
 
 
 def _named_buffers(model: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    return ((f"buffer:{clean_name(n)}", b) for n, b in model.named_buffers())
+    return ((f"buffer:{name}", buffer) for name, buffer in named_buffers(model))
 
 
-def check_scale(scaler: Any) -> tuple[BadTensor, ...]:  # noqa: ANN401 - any loss scaler
+def check_scale(scaler: Any) -> tuple[BadTensor, ...]:
     """Gate the loss scale itself."""
     scale = scale_value(scaler)
     if scale is None or math.isfinite(scale):
@@ -156,7 +157,7 @@ def check_scale(scaler: Any) -> tuple[BadTensor, ...]:  # noqa: ANN401 - any los
     return _bad("loss_scale", [("loss_scale", torch.tensor(scale))])
 
 
-def scale_value(scaler: Any) -> float | None:  # noqa: ANN401 - any loss scaler
+def scale_value(scaler: Any) -> float | None:
     """Read the loss scale without changing it; None when there is no scaler or it is off."""
     if scaler is None or not scaler_enabled(scaler):
         return None
@@ -164,7 +165,7 @@ def scale_value(scaler: Any) -> float | None:  # noqa: ANN401 - any loss scaler
     return None if get_scale is None else float(get_scale())
 
 
-def scaler_enabled(scaler: Any) -> bool:  # noqa: ANN401 - any loss scaler
+def scaler_enabled(scaler: Any) -> bool:
     """Whether a scaler is there and switched on."""
     if scaler is None:
         return False
@@ -172,7 +173,7 @@ def scaler_enabled(scaler: Any) -> bool:  # noqa: ANN401 - any loss scaler
     return True if is_enabled is None else bool(is_enabled())
 
 
-def found_inf(scaler: Any, optimizer: Optimizer) -> float | None:  # noqa: ANN401
+def found_inf(scaler: Any, optimizer: Optimizer) -> float | None:
     """Read what the scaler found in this optimizer's gradients.
 
     Returns:

@@ -24,7 +24,7 @@ Mark = Callable[["Stage | None", Where], Any]
 
 @contextmanager
 def stage_marks(
-    scaler: Any,  # noqa: ANN401 - any loss scaler
+    scaler: Any,
     optimizers: Sequence[Optimizer],
     mark: Mark,
 ) -> Iterator[None]:
@@ -57,7 +57,7 @@ def stage_marks(
 
 
 def _wrap(
-    owner: Any,  # noqa: ANN401 - a scaler or an optimizer
+    owner: Any,
     name: str,
     stage: Stage | None,
     where: Where,
@@ -67,7 +67,7 @@ def _wrap(
     own = name in vars(owner)
 
     @functools.wraps(original)
-    def marked(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - passes everything through
+    def marked(*args: Any, **kwargs: Any) -> Any:
         with mark(stage, where):
             return original(*args, **kwargs)
 

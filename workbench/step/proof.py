@@ -46,7 +46,7 @@ class OptimizerRecord:
 class UpdateProof:
     """Look at an optimizer before its step, then judge afterwards."""
 
-    def __init__(self, optimizer: Optimizer, scaler: Any) -> None:  # noqa: ANN401 - any scaler
+    def __init__(self, optimizer: Optimizer, scaler: Any) -> None:
         self._optimizer = optimizer
         self._scaler = scaler
         self._found_inf = found_inf(scaler, optimizer)

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 class ScalerLike(Protocol):
     """The part of ``torch.amp.GradScaler`` that a loss scaler needs to have."""
 
-    def scale(self, outputs: Any, /) -> Any:  # noqa: ANN401 - a tensor or a tree of tensors
+    def scale(self, outputs: Any, /) -> Any:
         """Multiply the loss by the scale."""
 
-    def unscale_(self, optimizer: Any, /) -> None:  # noqa: ANN401 - GradScaler's own signature
+    def unscale_(self, optimizer: Any, /) -> None:
         """Divide the optimizer's gradients by the scale, in place."""
 
-    def step(self, optimizer: Any, /) -> Any:  # noqa: ANN401 - GradScaler's own signature
+    def step(self, optimizer: Any, /) -> Any:
         """Step the optimizer unless a non-finite gradient was found."""
 
     def update(self) -> None:
@@ -109,11 +109,11 @@ class TrainingStep:
         del optimizers
         return ()
 
-    def forward(self, model: nn.Module, batch: Any) -> Any:  # noqa: ANN401 - any pytree
+    def forward(self, model: nn.Module, batch: Any) -> Any:
         """Run the model on one micro-batch and return its outputs, any pytree."""
         raise NotImplementedError
 
-    def loss(self, outputs: Any, batch: Any) -> Tensor | Mapping[str, Tensor]:  # noqa: ANN401
+    def loss(self, outputs: Any, batch: Any) -> Tensor | Mapping[str, Tensor]:
         """Compute the loss: a scalar tensor, or named components that sum to it."""
         raise NotImplementedError
 
@@ -155,5 +155,5 @@ class TrainingStep:
             scaler.step(optimizer)
             scaler.update()
 
-    def log(self, loss: Tensor, outputs: Any, model: nn.Module) -> None:  # noqa: ANN401
+    def log(self, loss: Tensor, outputs: Any, model: nn.Module) -> None:
         """Stage ``logging``: write metrics; nothing by default."""

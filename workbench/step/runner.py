@@ -86,7 +86,7 @@ class StepRunner:
         step: TrainingStep,
         model: nn.Module,
         optimizers: Sequence[Optimizer],
-        scaler: Any = None,  # noqa: ANN401 - any loss scaler
+        scaler: Any = None,
         before_unit: Callable[[Unit], None] | None = None,
     ) -> None:
         self.step = step
@@ -96,10 +96,11 @@ class StepRunner:
         self.values = StepValues()
         self.plan: tuple[Unit, ...] = ()
         self.position = 0
-        self._before_unit = before_unit
+        self.before_unit = before_unit
         self._batches: Sequence[Any] = ()
         self._masks_before: dict[str, str] = {}
         self._will_skip = False
+        self._gate_context: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def begin(
         self, micro_batches: Sequence[Any], step_index: int = 0, clear_gradients: bool = True
@@ -146,21 +147,29 @@ class StepRunner:
             total = total + loss.detach()
         return total
 
-    def advance(self) -> Outcome:
+    def advance(
+        self, gate_context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    ) -> Outcome:
         """Run the next unit and its gate.
+
+        Args:
+            gate_context: Context the gate runs in; a traced replay keeps the gate's own tensor
+                arithmetic out of the trace with it.
 
         An ``Exception`` from the user's code is not raised here: it is a sink and is returned in
         the outcome, so that the caller decides when to raise it again, unchanged.
         """
         unit = self.plan[self.position]
         self.position += 1
-        if self._before_unit is not None:
-            self._before_unit(unit)
+        self._gate_context = gate_context
+        if self.before_unit is not None:
+            self.before_unit(unit)
         try:
             self._run(unit)
         except Exception as error:  # noqa: BLE001 - handed to the caller, who re-raises it unchanged
             return Outcome(unit, "bad", (), error)
-        return self._gate(unit)
+        with gate_context():
+            return self._gate(unit)
 
     def withhold_update(self) -> None:
         """Finish the step without an optimizer step: back the scale off, clear gradients."""
@@ -241,7 +250,7 @@ class StepRunner:
         del unit
         self.step.backward(self.values.losses[-1], self._scaler())
 
-    def _scaler(self) -> Any:  # noqa: ANN401 - any loss scaler
+    def _scaler(self) -> Any:
         return self.scaler
 
     def _reduce(self, unit: Unit) -> None:
@@ -257,10 +266,12 @@ class StepRunner:
 
     def _update(self, unit: Unit) -> None:
         optimizers = self._optimizers_of(unit)
-        proofs = [UpdateProof(optimizer, self.scaler) for optimizer in optimizers]
+        with self._gate_context():
+            proofs = [UpdateProof(optimizer, self.scaler) for optimizer in optimizers]
         for optimizer in optimizers:
             self.step.update(self.model, optimizer, self._scaler(), **self._phase(unit))
-        self.values.optimizer_records += [proof.judge() for proof in proofs]
+        with self._gate_context():
+            self.values.optimizer_records += [proof.judge() for proof in proofs]
 
     def _after_update(self, unit: Unit) -> None:
         del unit

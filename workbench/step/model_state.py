@@ -1,0 +1,326 @@
+"""State of a model before a step: tensors, plain attributes, modes, sharing.
+
+Parameters and buffers are not all a model holds: modules keep tensors and counters as plain
+attributes, and forward may read any of them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from workbench.step.names import join, walk
+from workbench.step.snapshots import (
+    SCALARS,
+    Kept,
+    copy_tree,
+    keep,
+    plain,
+    shared_storages,
+    snapshot_tree,
+)
+
+TensorKind = Literal["parameter", "buffer", "buffer_nonpersistent", "attribute"]
+
+_INTERNAL = frozenset(nn.Module().__dict__) | {
+    "_is_full_backward_hook",
+    "_compiled_call_impl",
+    "_is_hf_initialized",
+    "_flat_weights",
+    "_flat_weight_refs",
+    "_all_weights",
+    "_fsdp_state",
+    "_is_fsdp_managed_module",
+}
+_MUTABLE = (list, dict, deque, np.ndarray)
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What is known of one tensor besides its values.
+
+    Attributes:
+        kind: Where the module holds it.
+        how: How its value from before the step was kept.
+        requires_grad: Whether autograd tracks it.
+        device: Type of its device when it was recorded.
+    """
+
+    kind: TensorKind
+    how: str
+    requires_grad: bool
+    device: str
+
+
+@dataclass
+class ModelState:
+    """A model's state, ready to be stored or restored.
+
+    Attributes:
+        tensors: By full name; names that share a storage hold views of one storage.
+        info: What is known of each tensor.
+        ties: Groups of names that are one and the same parameter or buffer.
+        modules: By path: ``type``, ``training``, ``attributes`` (plain values) and, where the
+            module has it, ``extra_state``.
+        missing: What could not be kept: name and why.
+    """
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    info: dict[str, TensorInfo] = field(default_factory=dict)
+    ties: list[list[str]] = field(default_factory=list)
+    modules: dict[str, dict[str, Any]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def assumed(self) -> list[str]:
+        """Names of tensors that were read only when the step had tripped."""
+        return [name for name, info in self.info.items() if info.how == "assumed"]
+
+
+@dataclass
+class _Seen:
+    """One module as it was; what is expensive is worked out later, in ``freeze``."""
+
+    path: str
+    module: nn.Module
+    attributes: dict[str, Any]
+    parameters: dict[str, nn.Parameter | None]
+    buffers: dict[str, Tensor | None]
+    extra_state: Any
+
+
+class ModelSnapshot:
+    """A cheap snapshot of a model, turned into a ``ModelState`` only when it is needed.
+
+    Args:
+        model: The model, possibly wrapped.
+        keeper: How a tensor is kept.
+    """
+
+    def __init__(self, model: nn.Module, keeper: Callable[[Tensor], Kept] = keep) -> None:
+        self._keeper = keeper
+        self._kept: dict[int, Kept] = {}
+        self._requires_grad: dict[int, bool] = {}
+        self._failed: dict[int, str] = {}
+        self._seen = [self._look(path, module) for path, module in walk(model)]
+
+    def _look(self, path: str, module: nn.Module) -> _Seen:
+        attributes = module.__dict__.copy()
+        for name, value in attributes.items():
+            kind = type(value)
+            if kind in _MUTABLE and name not in _INTERNAL:
+                attributes[name] = snapshot_tree(value) if plain(value) else None
+            elif isinstance(value, Tensor):
+                self._keep(value)
+        parameters = module._parameters.copy()
+        buffers = module._buffers.copy()
+        for tensor in (*parameters.values(), *buffers.values()):
+            if tensor is not None:
+                self._keep(tensor)
+        return _Seen(path, module, attributes, parameters, buffers, _extra_state(module))
+
+    def _keep(self, t: Tensor) -> None:
+        key = id(t)
+        if key in self._kept or key in self._failed:
+            return
+        try:
+            self._kept[key] = self._keeper(t)
+        except (RuntimeError, NotImplementedError, ValueError) as error:
+            self._failed[key] = f"a tensor of type {type(t).__name__} cannot be copied: {error}"
+        self._requires_grad[key] = t.requires_grad
+
+    def freeze(self) -> ModelState:
+        """Turn the snapshot into a state that can be stored."""
+        state = ModelState()
+        kept: dict[str, Kept] = {}
+        names: dict[int, list[str]] = {}
+        for seen in self._seen:
+            for name, kind, tensor in _tensors_of(seen):
+                full = join(seen.path, name)
+                item = self._kept.get(id(tensor))
+                if item is None:
+                    state.missing[full] = self._failed.get(id(tensor), "not seen")
+                    continue
+                kept[full] = item
+                names.setdefault(id(tensor), []).append(full)
+                state.info[full] = TensorInfo(
+                    kind, item.how, self._requires_grad[id(tensor)], item.tensor.device.type
+                )
+            state.modules[seen.path] = _describe(seen)
+        state.tensors = shared_storages(kept)
+        state.ties = [group for group in names.values() if len(group) > 1]
+        return state
+
+
+def _tensors_of(seen: _Seen) -> list[tuple[str, TensorKind, Tensor]]:
+    found: list[tuple[str, TensorKind, Tensor]] = [
+        (name, "parameter", p) for name, p in seen.parameters.items() if p is not None
+    ]
+    transient = seen.module._non_persistent_buffers_set
+    found += [
+        (name, "buffer_nonpersistent" if name in transient else "buffer", b)
+        for name, b in seen.buffers.items()
+        if b is not None
+    ]
+    found += [
+        (name, "attribute", value)
+        for name, value in seen.attributes.items()
+        if isinstance(value, Tensor) and name not in _INTERNAL
+    ]
+    return found
+
+
+def _describe(seen: _Seen) -> dict[str, Any]:
+    attributes = {
+        name: value
+        for name, value in seen.attributes.items()
+        if name not in _INTERNAL and not isinstance(value, Tensor) and _stored(value)
+    }
+    kind = type(seen.module)
+    described: dict[str, Any] = {
+        "type": f"{kind.__module__}.{kind.__qualname__}",
+        "training": bool(seen.attributes.get("training", True)),
+        "attributes": attributes,
+    }
+    if seen.extra_state is not None:
+        described["extra_state"] = seen.extra_state
+    return described
+
+
+def _stored(value: Any) -> bool:
+    if type(value) in SCALARS:
+        return True
+    return isinstance(value, (*_MUTABLE, tuple, np.generic)) and plain(value)
+
+
+def _extra_state(module: nn.Module) -> Any:
+    if type(module).get_extra_state is nn.Module.get_extra_state:
+        return None
+    value = module.get_extra_state()
+    return snapshot_tree(value) if plain(value) else None
+
+
+# -- restoring --------------------------------------------------------------------------------
+
+
+def model_differences(state: ModelState, model: nn.Module) -> list[str]:
+    """List where a freshly built model does not fit a recorded state, by name and shape."""
+    here = _slots(model)
+    differences = []
+    for name, tensor in state.tensors.items():
+        if state.info[name].kind == "attribute":
+            continue
+        other = here.get(name)
+        if other is None:
+            differences.append(f"{name!r} is in the record, not in the model that was built")
+        elif tuple(other.shape) != tuple(tensor.shape):
+            differences.append(
+                f"{name!r} has shape {tuple(tensor.shape)} in the record and "
+                f"{tuple(other.shape)} in the model that was built"
+            )
+    differences += [
+        f"{name!r} is in the model that was built, not in the record"
+        for name in here
+        if name not in state.tensors and name not in state.missing
+    ]
+    for group in state.ties:
+        held = {id(here[name]) for name in group if name in here}
+        if len(held) > 1:
+            differences.append(f"{group!r} are one tensor in the record and several in the model")
+    paths = {path for path, _ in walk(model)}
+    differences += [
+        f"module {path!r} is in the record, not in the model that was built"
+        for path in state.modules
+        if path not in paths
+    ]
+    return differences
+
+
+def _slots(model: nn.Module) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for path, module in walk(model):
+        for slots in (module._parameters, module._buffers):
+            found.update({join(path, n): t for n, t in slots.items() if t is not None})
+    return found
+
+
+def restore_model(state: ModelState, model: nn.Module, place: Callable[..., Tensor]) -> None:
+    """Put a recorded state into a model whose differences were checked before.
+
+    Args:
+        state: The recorded state.
+        model: The freshly built model.
+        place: Gives a private copy of a recorded tensor on a device; shared storage stays shared.
+    """
+    home = next((p.device for p in model.parameters()), torch.device("cpu"))
+    done: set[int] = set()
+    by_module: dict[str, list[str]] = {}
+    for full in state.tensors:
+        by_module.setdefault(full.rpartition(".")[0], []).append(full)
+    with torch.no_grad():
+        for path, module in walk(model):
+            for name, value in state.modules.get(path, {}).get("attributes", {}).items():
+                _set_attribute(module, name, copy_tree(value, lambda t: place(t, t.device)))
+            for full in by_module.get(path, ()):
+                _restore_tensor(state, full, module, place, home, done)
+            module.training = bool(state.modules.get(path, {}).get("training", module.training))
+            extra = state.modules.get(path, {}).get("extra_state")
+            if extra is not None:
+                module.set_extra_state(copy.deepcopy(extra))
+
+
+def _restore_tensor(
+    state: ModelState,
+    full: str,
+    module: nn.Module,
+    place: Callable[..., Tensor],
+    home: torch.device,
+    done: set[int],
+) -> None:
+    name = full.rpartition(".")[2]
+    tensor, info = state.tensors[full], state.info[full]
+    slot = _slot(module, name, info.kind)
+    if slot is None:
+        device = torch.device("cpu") if info.device == "cpu" else home
+        _set_attribute(module, name, place(tensor, device).requires_grad_(info.requires_grad))
+    elif id(slot) not in done:
+        done.add(id(slot))
+        _fill(slot, place(tensor, slot.device), info.requires_grad)
+
+
+def _slot(module: nn.Module, name: str, kind: TensorKind) -> Tensor | None:
+    if kind == "parameter":
+        return module._parameters.get(name)
+    if kind != "attribute":
+        return module._buffers.get(name)
+    value = module.__dict__.get(name)
+    # a leaf may be known to the optimizer, so it keeps its identity; anything else is replaced
+    return value if isinstance(value, Tensor) and value.is_leaf and value.requires_grad else None
+
+
+def _fill(slot: Tensor, value: Tensor, requires_grad: bool) -> None:
+    local = getattr(slot, "to_local", None)
+    if local is not None:
+        local().copy_(value)
+        return
+    slot.data = value
+    if slot.is_leaf and slot.requires_grad != requires_grad:
+        slot.requires_grad_(requires_grad)
+
+
+def _set_attribute(module: nn.Module, name: str, value: Any) -> None:
+    """Set a plain attribute; a name from a bundle may not replace a method, hook or submodule."""
+    if name in _INTERNAL or name.startswith("__"):
+        return
+    if name not in module.__dict__ and hasattr(type(module), name):
+        return
+    current = module.__dict__.get(name)
+    if current is not None and not (type(current) in SCALARS or plain(current)):
+        return
+    module.__dict__[name] = value

@@ -1,0 +1,87 @@
+"""Names of modules, parameters and buffers as the user knows them, without the wrappers' parts.
+
+DDP, ``torch.compile``, FSDP and checkpoint wrappers put a module of their own around the user's,
+and with it a part of their own into every path. A user may have a submodule called ``module``
+too, so wrappers are told by their class, not by the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+# Class name -> attribute that holds the wrapped module, with the package the class must come from.
+_WRAPPERS = {
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "OptimizedModule": "_orig_mod",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+    "OffloadWrapper": "_checkpoint_wrapped_module",
+}
+
+
+def wrapped_attribute(module: nn.Module) -> str | None:
+    """Return the attribute under which a wrapper holds the user's module; None when it is none."""
+    for kind in type(module).__mro__:
+        attribute = _WRAPPERS.get(kind.__name__)
+        if attribute is not None and kind.__module__.startswith("torch."):
+            return attribute
+    return None
+
+
+def inner_model(model: nn.Module) -> nn.Module:
+    """Take off every wrapper around a model (FSDP2 has none: it changes the class in place)."""
+    while (attribute := wrapped_attribute(model)) is not None:
+        wrapped: nn.Module = model._modules[attribute]  # type: ignore[assignment]
+        model = wrapped
+    return model
+
+
+def walk(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """List ``(path, module)`` in the order of ``named_modules``, wrappers left out.
+
+    A module that is reachable by several paths is listed once, under the first.
+    """
+    found: list[tuple[str, nn.Module]] = []
+    _walk("", model, found, set())
+    return found
+
+
+def _walk(path: str, module: nn.Module, found: list[tuple[str, nn.Module]], seen: set[int]) -> None:
+    module = inner_model(module)
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    found.append((path, module))
+    for name, child in module._modules.items():
+        if child is not None:
+            _walk(f"{path}.{name}" if path else name, child, found, seen)
+
+
+def join(path: str, name: str) -> str:
+    """Append a name to a module path; the root's path is empty."""
+    return f"{path}.{name}" if path else name
+
+
+def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield parameters by name; a tied one once, under its first name."""
+    seen: set[int] = set()
+    for path, module in walk(model):
+        for name, parameter in module._parameters.items():
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield join(path, name), parameter
+
+
+def named_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield buffers by name, persistent or not; a shared one once, under its first name."""
+    seen: set[int] = set()
+    for path, module in walk(model):
+        for name, buffer in module._buffers.items():
+            if buffer is not None and id(buffer) not in seen:
+                seen.add(id(buffer))
+                yield join(path, name), buffer

@@ -1,0 +1,202 @@
+"""State of every random source: Python, numpy, torch on the CPU and on every CUDA device.
+
+``random.getstate`` and ``numpy.random.get_state`` cost tens of microseconds, a small step's worth.
+So the raw bytes of both generators are read instead, which costs one, and the full state only when
+they changed. Reading raw bytes depends on the interpreter; it is checked against the official
+functions once and not used where they disagree.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import random
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_WORDS = 624
+_BYTES = 4 * _WORDS + 4
+
+
+@dataclass(frozen=True)
+class RngState:
+    """Random state at one moment.
+
+    Attributes:
+        python: ``random.getstate()``.
+        numpy: ``numpy.random.get_state()`` as a dict; None when numpy's state was not readable.
+        cpu: torch's CPU state, uint8 of shape (n,).
+        cuda: State of every CUDA device by index, uint8.
+        generators: State of named ``torch.Generator`` objects.
+    """
+
+    python: tuple[Any, ...]
+    numpy: dict[str, Any] | None
+    cpu: Tensor
+    cuda: dict[int, Tensor] = field(default_factory=dict)
+    generators: dict[str, Tensor] = field(default_factory=dict)
+
+    def digest(self) -> str:
+        """sha256 over all sources, as 64 hex digits."""
+        total = hashlib.sha256()
+        total.update(_digest_once("python", self.python))
+        total.update(_digest_once("numpy", self.numpy))
+        for tensor in (self.cpu, *self.cuda.values(), *self.generators.values()):
+            total.update(tensor.numpy().tobytes())
+        return total.hexdigest()
+
+    def same(self, other: RngState) -> bool:
+        """Whether two states are equal in every source that both have."""
+        return self.digest() == other.digest()
+
+
+class _Source:
+    """One slow generator, read again only when its raw bytes changed."""
+
+    def __init__(self) -> None:
+        self._raw: bytes | None = None
+        self._state: Any = None
+        self._digest: tuple[int, bytes] | None = None
+        self._trusted: bool | None = None
+
+    def read(self) -> Any:
+        raw = self._peek() if self._trusted is not False else None
+        if raw is not None and raw == self._raw and self._settled():
+            return self._state
+        self._state = self._full()
+        if self._trusted is None:
+            self._trusted = raw is not None and self._agrees(raw)
+        self._raw = raw if self._trusted else None
+        return self._state
+
+    def _peek(self) -> bytes | None:
+        raise NotImplementedError
+
+    def _full(self) -> Any:
+        raise NotImplementedError
+
+    def _agrees(self, raw: bytes) -> bool:
+        raise NotImplementedError
+
+    def _settled(self) -> bool:
+        """Whether equal raw bytes prove an equal state (no spare normal deviate is stored)."""
+        raise NotImplementedError
+
+
+class _Python(_Source):
+    def _peek(self) -> bytes | None:
+        instance = getattr(random, "_inst", None)
+        if sys.implementation.name != "cpython" or type(instance) is not random.Random:
+            return None
+        return ctypes.string_at(id(instance) + object.__basicsize__, _BYTES)
+
+    def _full(self) -> tuple[Any, ...]:
+        return random.getstate()
+
+    def _agrees(self, raw: bytes) -> bool:
+        words = self._state[1]
+        expected = [words[-1], *words[:-1]]
+        return raw == b"".join(word.to_bytes(4, sys.byteorder) for word in expected)
+
+    def _settled(self) -> bool:
+        instance: Any = random._inst
+        return bool(self._state[2] is None and instance.gauss_next is None)
+
+
+class _Numpy(_Source):
+    def _peek(self) -> bytes | None:
+        generator: Any = np.random.mtrand._rand._bit_generator
+        if type(generator).__name__ != "MT19937":
+            return None
+        return ctypes.string_at(generator.ctypes.state_address, _BYTES)
+
+    def _full(self) -> dict[str, Any]:
+        state: dict[str, Any] = np.random.get_state(legacy=False)
+        return state
+
+    def _agrees(self, raw: bytes) -> bool:
+        inner = self._state["state"]
+        position = int(inner["pos"]).to_bytes(4, sys.byteorder)
+        return bool(raw == inner["key"].astype("uint32").tobytes() + position)
+
+    def _settled(self) -> bool:
+        return not self._state["has_gauss"]
+
+
+_PYTHON = _Python()
+_NUMPY = _Numpy()
+
+
+def capture_rng(generators: dict[str, torch.Generator] | None = None) -> RngState:
+    """Read the state of every random source; no source is advanced.
+
+    Args:
+        generators: The user's own ``torch.Generator`` objects by name.
+    """
+    return RngState(
+        python=_PYTHON.read(),
+        numpy=_NUMPY.read(),
+        cpu=torch.get_rng_state(),
+        cuda=_cuda_states(),
+        generators={name: g.get_state() for name, g in (generators or {}).items()},
+    )
+
+
+def _cuda_states() -> dict[int, Tensor]:
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return {}
+    return {index: g.get_state() for index, g in enumerate(torch.cuda.default_generators)}
+
+
+def restore_rng(state: RngState, generators: dict[str, torch.Generator] | None = None) -> None:
+    """Put every random source that exists here back into a recorded state.
+
+    Args:
+        state: The recorded state.
+        generators: The user's own generators by name; only recorded ones are set.
+    """
+    random.setstate(state.python)
+    if state.numpy is not None:
+        np.random.set_state(state.numpy)
+    torch.set_rng_state(state.cpu)
+    if state.cuda and torch.cuda.is_available():
+        for index, value in state.cuda.items():
+            if index < torch.cuda.device_count():
+                torch.cuda.set_rng_state(value, index)
+    for name, generator in (generators or {}).items():
+        if name in state.generators:
+            generator.set_state(state.generators[name])
+
+
+_DIGESTS: dict[str, tuple[Any, bytes]] = {}
+
+
+def _digest_once(source: str, state: Any) -> bytes:
+    """Digest a slow source's state; the same object is digested once."""
+    cached = _DIGESTS.get(source)
+    if cached is not None and cached[0] is state:
+        return cached[1]
+    value = hashlib.sha256(_state_bytes(state)).digest()
+    _DIGESTS[source] = (state, value)
+    return value
+
+
+def _state_bytes(state: Any) -> bytes:
+    if state is None:
+        return b"none"
+    if isinstance(state, tuple):  # python: version, words and index, spare normal deviate
+        words = b"".join(int(word).to_bytes(8, "little") for word in state[1])
+        return words + repr((state[0], state[2])).encode()
+    inner = state.get("state", {})
+    parts = [str(state.get("bit_generator")).encode()]
+    for name in sorted(inner):
+        value = inner[name]
+        raw = value.tobytes() if hasattr(value, "tobytes") else repr(int(value)).encode()
+        parts += [name.encode(), raw]
+    parts.append(repr((int(state.get("has_gauss", 0)), float(state.get("gauss", 0.0)))).encode())
+    return b"|".join(parts)

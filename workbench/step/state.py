@@ -1,0 +1,268 @@
+"""The state of one training step from before it ran: captured in training, restored in replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from workbench.step.model_state import (
+    ModelSnapshot,
+    ModelState,
+    model_differences,
+    restore_model,
+)
+from workbench.step.object_state import ObjectState, capture_object, restore_object, type_name
+from workbench.step.optimizer_state import (
+    OptimizerState,
+    capture_optimizer,
+    hyperparameters,
+    optimizer_differences,
+    parameter_names,
+    refuse_differences,
+    restore_optimizers,
+)
+from workbench.step.rng import RngState, capture_rng, restore_rng
+from workbench.step.snapshots import (
+    Kept,
+    assume,
+    exact_copy,
+    keep,
+    snapshot_tree,
+    storage_key,
+)
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+UnitKey = tuple[str, int]
+"""Phase and micro-step."""
+
+
+@dataclass
+class StepState:
+    """Everything a step reads that its code does not say.
+
+    Attributes:
+        step_index: Number of the step in the run.
+        micro_batches: Every micro-batch as the model was given it.
+        model: The model's state; None when it was dropped before the update.
+        optimizers: The optimizers' states; empty when they were not kept.
+        scaler: The loss scaler's state, or None without a scaler.
+        schedulers: States of the learning-rate schedulers.
+        rng: Random state before the step.
+        unit_rng: Random state before each micro-step, by phase and micro-step.
+        step_attributes: Simple attributes of the user's training step object.
+        low_level: Whether the user's own loop ran the step.
+    """
+
+    step_index: int
+    micro_batches: list[Any]
+    model: ModelState | None
+    optimizers: list[OptimizerState]
+    scaler: ObjectState | None
+    schedulers: list[ObjectState]
+    rng: RngState
+    unit_rng: dict[UnitKey, RngState] = field(default_factory=dict)
+    step_attributes: dict[str, Any] = field(default_factory=dict)
+    low_level: bool = False
+
+
+class StepSnapshot:
+    """A snapshot of a step that costs little until it is needed.
+
+    Args:
+        model: The model, possibly wrapped.
+        optimizers: The optimizers.
+        scaler: The loss scaler, or None.
+        schedulers: The learning-rate schedulers.
+        micro_batches: The batches of the step.
+        step_index: Number of the step.
+        keep_optimizers: Whether to take snapshots of optimizer state now; otherwise it is read at
+            the trip and marked ``assumed``, which is right as long as no update has run.
+        generators: The user's own random generators by name.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        scaler: Any = None,
+        schedulers: Sequence[Any] = (),
+        micro_batches: Sequence[Any] = (),
+        step_index: int = 0,
+        keep_optimizers: bool = True,
+        generators: Mapping[str, torch.Generator] | None = None,
+    ) -> None:
+        self._model_object = model
+        self._optimizer_objects = list(optimizers)
+        self._generators = dict(generators or {})
+        self.step_index = step_index
+        self.rng = capture_rng(self._generators)
+        self.unit_rng: dict[UnitKey, RngState] = {}
+        self.micro_batches = [snapshot_tree(batch) for batch in micro_batches]
+        self.model: ModelSnapshot | None = ModelSnapshot(model)
+        self._groups = [hyperparameters(optimizer) for optimizer in optimizers]
+        self._optimizers: list[OptimizerState] | None = None
+        if keep_optimizers:
+            self._optimizers = self._capture_optimizers("cow")
+        self.scaler = None if scaler is None else capture_object(scaler)
+        self.schedulers = [capture_object(scheduler) for scheduler in schedulers]
+
+    def add_micro_batch(self, batch: Any) -> None:
+        """Keep one more micro-batch (a low-level loop names them one by one)."""
+        self.micro_batches.append(snapshot_tree(batch))
+
+    def before_unit(self, phase: str, micro_step: int) -> None:
+        """Note the random state before a micro-step."""
+        first = not self.unit_rng
+        self.unit_rng[phase, micro_step] = self.rng if first else capture_rng(self._generators)
+
+    def drop_before_update(self) -> None:
+        """Let go of what an update would have to copy."""
+        self.model = None
+        self._optimizers = None
+
+    def settle_optimizers(self) -> None:
+        """Read optimizer state now unless it was kept before; call only before an update."""
+        if self._optimizers is None:
+            self._optimizers = self._capture_optimizers("assumed")
+
+    def freeze(self) -> StepState:
+        """Turn the snapshot into a state that can be stored or restored."""
+        return StepState(
+            step_index=self.step_index,
+            micro_batches=self.micro_batches,
+            model=None if self.model is None else self.model.freeze(),
+            optimizers=self._optimizers or [],
+            scaler=self.scaler,
+            schedulers=self.schedulers,
+            rng=self.rng,
+            unit_rng=dict(self.unit_rng),
+        )
+
+    def _capture_optimizers(self, how: Any) -> list[OptimizerState]:
+        names = parameter_names(self._model_object, self._optimizer_objects)
+        return [
+            capture_optimizer(optimizer, names, groups, how)
+            for optimizer, groups in zip(self._optimizer_objects, self._groups, strict=True)
+        ]
+
+
+def capture_state(
+    model: nn.Module,
+    optimizers: Sequence[Optimizer] = (),
+    scaler: Any = None,
+    schedulers: Sequence[Any] = (),
+    micro_batches: Sequence[Any] = (),
+    step_index: int = 0,
+) -> StepState:
+    """Capture the state of a step at once; nothing of it is advanced or changed.
+
+    Args:
+        model: The model, possibly wrapped.
+        optimizers: The optimizers.
+        scaler: The loss scaler, or None.
+        schedulers: The learning-rate schedulers.
+        micro_batches: The batches of the step.
+        step_index: Number of the step.
+    """
+    return StepSnapshot(model, optimizers, scaler, schedulers, micro_batches, step_index).freeze()
+
+
+class Placer:
+    """Gives private copies of recorded tensors; what shared a storage shares it in the copies."""
+
+    def __init__(self, groups: Sequence[Mapping[str, Tensor]] = ()) -> None:
+        counts: dict[int, int] = {}
+        for group in groups:
+            for tensor in group.values():
+                key = storage_key(tensor)
+                counts[key] = counts.get(key, 0) + 1
+        self._shared = {key for key, number in counts.items() if number > 1}
+        self._storages: dict[tuple[int, torch.device], Tensor] = {}
+
+    def __call__(self, t: Tensor, device: torch.device | str) -> Tensor:
+        """Copy a tensor to a device, with its strides and its sharing."""
+        device = torch.device(device)
+        t = t.detach()
+        key = storage_key(t)
+        if key not in self._shared or t.layout is not torch.strided:
+            return exact_copy(t, device)
+        base = self._storages.get((key, device))
+        if base is None:
+            raw = torch.empty(0, dtype=torch.uint8, device=t.device)
+            raw.set_(t.untyped_storage())
+            base = self._storages[key, device] = raw.to(device, copy=True)
+        view = torch.empty(0, dtype=t.dtype, device=device)
+        return view.set_(base.untyped_storage(), t.storage_offset(), t.shape, t.stride())
+
+
+def restore_state(
+    state: StepState,
+    model: nn.Module,
+    optimizers: Sequence[Optimizer] = (),
+    scaler: Any = None,
+    schedulers: Sequence[Any] = (),
+    step: Any = None,
+) -> None:
+    """Put a recorded state into freshly built objects, bit for bit, random state last.
+
+    Everything is compared first; where something does not fit, nothing is loaded. Restore the
+    random state once more (``restore_rng(state.rng)``) when anything random runs in between.
+
+    Args:
+        state: The recorded state; it is not changed and can be restored again.
+        model: The model as the training step builds it.
+        optimizers: The optimizers it builds; leave out to restore the model alone.
+        scaler: The scaler it builds, or None.
+        schedulers: The schedulers it builds.
+        step: The training step object, whose own simple attributes are put back.
+
+    Raises:
+        CannotRunError: The state lacks the model, or names or shapes differ.
+    """
+    if state.model is None:
+        refuse_differences(["the record has no parameters from before the step"])
+        return
+    differences = model_differences(state.model, model)
+    if optimizers and state.optimizers:
+        differences += optimizer_differences(state.optimizers, model, optimizers)
+    if (scaler is None) != (state.scaler is None):
+        there = "none" if state.scaler is None else state.scaler.type
+        here = "none" if scaler is None else type_name(scaler)
+        differences.append(f"loss scaler: {there!r} in the record, {here!r} was built")
+    refuse_differences(differences)
+    place = Placer([state.model.tensors])
+    restore_model(state.model, model, place)
+    if optimizers and state.optimizers:
+        restore_optimizers(state.optimizers, model, optimizers, place)
+    if scaler is not None and state.scaler is not None:
+        restore_object(state.scaler, scaler)
+    for saved, scheduler in zip(state.schedulers, schedulers, strict=False):
+        restore_object(saved, scheduler)
+    if step is not None:
+        _restore_attributes(step, state.step_attributes, place)
+    restore_rng(state.rng)
+
+
+def _restore_attributes(
+    step: Any, attributes: Mapping[str, Any], place: Callable[..., Tensor]
+) -> None:
+    saved = ObjectState(type_name(step), dict(attributes))
+    restore_object(saved, step, lambda t: place(t, t.device))
+
+
+__all__ = [
+    "Kept",
+    "Placer",
+    "StepSnapshot",
+    "StepState",
+    "assume",
+    "capture_state",
+    "keep",
+    "restore_state",
+]
