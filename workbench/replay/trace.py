@@ -1,0 +1,354 @@
+"""Trace one replayed step: one event per executed aten op, with dataflow and module ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from workbench.numerics.stats import tensor_stats
+from workbench.replay.trace_context import (
+    ModuleCall,
+    StepContext,
+    hook_modules,
+    module_of_exception,
+    source_of_exception,
+)
+from workbench.replay.trace_events import Event, KeptEvent, LayerRow, Write
+from workbench.replay.trace_mode import TraceMode, quiet
+from workbench.replay.trace_plan import floating
+from workbench.replay.trace_storage import StorageLog, Triple, region_of
+from workbench.step import gates
+from workbench.step.marks import stage_marks
+from workbench.step.stages import STAGES, Stage, Unit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from workbench.step.runner import Outcome, StepRunner
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """A non-finite tensor that the step's result depends on.
+
+    Attributes:
+        kind: Kind of sink, as the gates name it.
+        name: Stable name, ``gradient:head.weight``.
+        counts: Its NaN, +Inf and -Inf.
+        producers: Events that wrote it, newest first.
+        leaf: ``(kind, name)`` when it was so before the step, else None.
+    """
+
+    kind: str
+    name: str
+    counts: Triple
+    producers: tuple[int, ...]
+    leaf: tuple[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception that ended the traced step.
+
+    Attributes:
+        stage: The stage it was raised in.
+        type: Name of its class.
+        message: Its text.
+        module: Innermost module whose method raised, or None.
+        source: Innermost user's line.
+        event: The op that raised it, or None when Python code did.
+    """
+
+    stage: str
+    type: str
+    message: str
+    module: str | None
+    source: str
+    event: int | None
+
+
+@dataclass
+class Trace:
+    """What one traced step did.
+
+    Attributes:
+        graph: All events, in order of execution.
+        layers: Ranges at module borders and of parameters and their gradients.
+        sinks: Non-finite sinks at the end, those of the gate that tripped first.
+        outcomes: What each unit did.
+        kept: Real arguments of the events asked for.
+        raised: The exception that ended the step, or None.
+        loss_finite: Whether all losses computed were finite.
+    """
+
+    graph: list[Event] = field(default_factory=list)
+    layers: list[LayerRow] = field(default_factory=list)
+    sinks: list[Sink] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    kept: dict[int, KeptEvent] = field(default_factory=dict)
+    raised: Raised | None = None
+    loss_finite: bool = True
+
+    @property
+    def first_bad(self) -> Outcome | None:
+        """The first outcome whose gate tripped."""
+        return next((o for o in self.outcomes if o.status == "bad"), None)
+
+    def same_events(self, other: Trace) -> bool:
+        """Whether two traces executed the same ops in the same order."""
+        return [e.op for e in self.graph] == [e.op for e in other.graph]
+
+
+def trace_step(
+    runner: StepRunner,
+    *,
+    until: Stage | None = None,
+    keep: Collection[int] = (),
+    before: Callable[[], None] | None = None,
+    micro_batches: Sequence[Any] = (),
+    stop_when_bad: bool = True,
+) -> Trace:
+    """Run the rest of a step that was begun and trace it.
+
+    Args:
+        runner: A runner after ``begin``.
+        until: Last stage to run; None runs all.
+        keep: Events (numbers of an earlier trace) whose real arguments are kept.
+        before: Called right before the first unit, inside the trace's set-up: restores the RNG.
+        micro_batches: The step's micro-batches, to name them as leaves.
+        stop_when_bad: Whether to stop at the first gate that trips, as a recorder that raises does.
+
+    Returns:
+        The trace. An exception of the user's code ends the step and is described in it.
+    """
+    return _Tracer(runner, keep, micro_batches).run(until, before, stop_when_bad)
+
+
+class _Tracer:
+    """One traced run."""
+
+    def __init__(
+        self, runner: StepRunner, keep: Collection[int], micro_batches: Sequence[Any]
+    ) -> None:
+        self.runner = runner
+        self.context = StepContext()
+        self.log = StorageLog()
+        self.mode = TraceMode(self.context, self.log, keep)
+        self.trace = Trace(self.mode.events, kept=self.mode.kept)
+        _name_leaves(self.log, runner, micro_batches)
+
+    def run(
+        self, until: Stage | None, before: Callable[[], None] | None, stop_when_bad: bool
+    ) -> Trace:
+        last = STAGES.index(until) if until is not None else len(STAGES)
+        remove = hook_modules(self.context, self.runner.model, self._after_call)
+        self.runner.before_unit = self._before_unit
+        if before is not None:
+            before()
+        try:
+            with (
+                torch.compiler.set_stance("force_eager"),
+                stage_marks(self.runner.scaler, self.runner.optimizers, self.context.mark),
+                self.mode,
+            ):
+                self._advance(last, stop_when_bad)
+        finally:
+            remove()
+            self.runner.before_unit = None
+        with quiet():
+            self._parameter_rows()
+        return self.trace
+
+    def _before_unit(self, unit: Unit) -> None:
+        self.context.unit = unit
+
+    def _advance(self, last: int, stop_when_bad: bool) -> None:
+        while (unit := self.runner.next_unit) is not None and STAGES.index(unit.stage) <= last:
+            outcome = self._one_unit()
+            self.trace.outcomes.append(outcome)
+            if outcome.unit.stage == "loss":
+                self.trace.loss_finite &= outcome.status != "bad"
+            if outcome.status != "bad":
+                continue
+            if outcome.exception is not None:
+                self._note_exception(outcome, outcome.exception)
+                return
+            if not self.trace.sinks:
+                with quiet():
+                    self.trace.sinks = [self._sink(bad) for bad in outcome.bad]
+            if stop_when_bad:
+                return
+
+    def _one_unit(self) -> Outcome:
+        # gates look at tensors too; what they do is no part of the step
+        return self.runner.advance(quiet)
+
+    def _note_exception(self, outcome: Outcome, error: Exception) -> None:
+        events = self.trace.graph
+        own = events[-1].index if events and events[-1].error is not None else None
+        module = module_of_exception(error, self.runner.model)
+        if own is not None and events[own].where == "module":
+            module = events[own].module
+        self.trace.raised = Raised(
+            outcome.unit.stage,
+            type(error).__name__,
+            str(error),
+            module,
+            source_of_exception(error),
+            own,
+        )
+
+    def _sink(self, bad: gates.BadTensor) -> Sink:
+        tensor = _find_sink(self.runner, bad)
+        counts = (bad.counts.nan, bad.counts.pos_inf, bad.counts.neg_inf)
+        if tensor is None:
+            return Sink(bad.kind, bad.name, counts, (), None)
+        record = self.log.record(tensor)
+        producers, remains = self.log.producers(record, region_of(tensor))
+        leaf = (record.leaf or ("captured_tensor", bad.name)) if remains else None
+        return Sink(bad.kind, bad.name, counts, producers, leaf)
+
+    # -- module ranges ------------------------------------------------------------------------
+
+    def _after_call(self, call: ModuleCall, output: object) -> None:
+        with quiet():
+            for name, tensor in _leading_tensors(output):
+                self._row(call, "activation", name, tensor)
+                if tensor.requires_grad and self.context.unit.stage in ("forward", "loss"):
+                    self._watch_gradient(call, name, tensor)
+
+    def _watch_gradient(self, call: ModuleCall, name: str, tensor: Tensor) -> None:
+        def seen(gradient: Tensor) -> None:
+            with quiet():
+                self._row(call, "gradient", name, gradient)
+
+        tensor.register_hook(seen)
+
+    def _row(self, call: ModuleCall, kind: str, name: str, tensor: Tensor) -> None:
+        record = self.log.record(tensor)
+        event = record.writes[-1][0] if record.writes else -1
+        known = _known_write(self.trace.graph, event, record.number, tensor)
+        stats = known.stats if known is not None and known.stats is not None else None
+        self.trace.layers.append(
+            LayerRow(
+                order=call.order,
+                module=call.path,
+                type=call.kind,
+                tensor=kind,
+                name=name,
+                stage=self.context.stage,
+                micro_step=self.context.unit.micro_step,
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                shape=tuple(tensor.shape),
+                stats=stats or tensor_stats(tensor),
+                event=event,
+                source=self.trace.graph[event].source if 0 <= event < len(self.trace.graph) else "",
+            )
+        )
+
+    def _parameter_rows(self) -> None:
+        order = self.context.calls
+        for raw, parameter in self.runner.model.named_parameters():
+            path, _, _ = gates.clean_name(raw).rpartition(".")
+            call = ModuleCall(path, "", order)
+            order += 1
+            self._row(call, "parameter", gates.clean_name(raw), parameter)
+            if parameter.grad is not None:
+                self._row(call, "parameter_gradient", gates.clean_name(raw), parameter.grad)
+
+
+def _known_write(events: list[Event], event: int, storage: int, tensor: Tensor) -> Write | None:
+    if not 0 <= event < len(events):
+        return None
+    for write in events[event].writes:
+        if write.storage == storage and _numel(write.shape) == tensor.numel():
+            return write
+    return None
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    total = 1
+    for length in shape:
+        total *= length
+    return total
+
+
+def _leading_tensors(output: object) -> list[tuple[str, Tensor]]:
+    """List the floating tensors in a module's output, at most eight."""
+    if isinstance(output, torch.Tensor):
+        return [("out", output)] if floating(output) else []
+    items: list[Any] = []
+    if isinstance(output, list | tuple):
+        items = list(enumerate(output))
+    elif isinstance(output, Mapping):
+        items = list(output.items())
+    return [
+        (f"out.{key}", value)
+        for key, value in items
+        if isinstance(value, torch.Tensor) and floating(value)
+    ][:8]
+
+
+def _name_leaves(log: StorageLog, runner: StepRunner, micro_batches: Sequence[Any]) -> None:
+    for name, parameter in runner.model.named_parameters():
+        log.name_leaf(parameter, "poisoned_parameter", gates.clean_name(name))
+    for name, buffer in runner.model.named_buffers():
+        log.name_leaf(buffer, "poisoned_buffer", gates.clean_name(name))
+    for name, tensor in gates.optimizer_state_tensors(runner.model, runner.optimizers):
+        log.name_leaf(tensor, "poisoned_optimizer_state", name.partition(":")[2])
+    for name, tensor in _scaler_tensors(runner.scaler):
+        log.name_leaf(tensor, "captured_tensor", f"scaler.{name}")
+    for micro_step, batch in enumerate(micro_batches):
+        prefix = f"[{micro_step}]" if len(micro_batches) > 1 else ""
+        for name, tensor in batch_tensors(batch, f"batch{prefix}"):
+            log.name_leaf(tensor, "poisoned_batch", name)
+
+
+def batch_tensors(tree: Any, path: str = "batch") -> list[tuple[str, Tensor]]:  # noqa: ANN401
+    """List the tensors of a batch with readable paths, ``batch['x'][0]``."""
+    if isinstance(tree, torch.Tensor):
+        return [(path, tree)]
+    if isinstance(tree, Mapping):
+        return [p for k, v in tree.items() for p in batch_tensors(v, f"{path}[{k!r}]")]
+    if isinstance(tree, list | tuple):
+        return [p for i, v in enumerate(tree) for p in batch_tensors(v, f"{path}[{i}]")]
+    if hasattr(tree, "__dict__"):
+        return [p for k, v in vars(tree).items() for p in batch_tensors(v, f"{path}.{k}")]
+    return []
+
+
+def _scaler_tensors(scaler: Any) -> list[tuple[str, Tensor]]:  # noqa: ANN401
+    if scaler is None:
+        return []
+    values = getattr(scaler, "__dict__", {})
+    return [(k, v) for k, v in values.items() if isinstance(v, torch.Tensor)]
+
+
+def _find_sink(runner: StepRunner, bad: gates.BadTensor) -> Tensor | None:
+    """Return the tensor a gate found bad."""
+    _, _, name = bad.name.partition(":")
+    if bad.kind == "loss":
+        component = bad.name.partition(".")[2]
+        if component:
+            return runner.values.components[-1].get(component)
+        return runner.values.losses[-1]
+    if bad.kind == "grad_norm":
+        norm = runner.values.grad_norm
+        return norm if isinstance(norm, torch.Tensor) else None
+    if bad.kind in ("parameter", "gradient"):
+        for raw, parameter in runner.model.named_parameters():
+            if gates.clean_name(raw) == name:
+                return parameter if bad.kind == "parameter" else parameter.grad
+    if bad.kind == "buffer":
+        named = ((gates.clean_name(n), b) for n, b in runner.model.named_buffers())
+        return next((b for n, b in named if n == name), None)
+    if bad.kind == "optimizer_state":
+        found = gates.optimizer_state_tensors(runner.model, runner.optimizers)
+        return next((t for n, t in found if n == bad.name), None)
+    if bad.kind == "loss_scale":
+        tensors = [t for _, t in _scaler_tensors(runner.scaler) if floating(t)]
+        return next((t for t in tensors if not bool(torch.isfinite(t).all())), None)
+    return None

@@ -1,0 +1,181 @@
+"""What a trace is made of: events, what each read and wrote, and the module calls between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from workbench.numerics.stats import TensorStats
+    from workbench.replay.trace_storage import Triple
+
+
+@dataclass(slots=True)
+class Read:
+    """One tensor an event looked at.
+
+    Attributes:
+        argument: Name of the op's argument (``self``, ``other``, ``tensors[3]``).
+        storage: Number of its storage.
+        producers: Events that wrote what it held, newest first.
+        leaf: ``(kind, name)`` when (part of) its content is from before the step, else None.
+        counts: Its NaN, +Inf and -Inf elements at that time.
+        dtype: Its dtype's name.
+        shape: Its shape.
+        used: False for content that the op writes over without looking.
+    """
+
+    argument: str
+    storage: int
+    producers: tuple[int, ...]
+    leaf: tuple[str, str] | None
+    counts: Triple
+    dtype: str
+    shape: tuple[int, ...]
+    used: bool = True
+
+    @property
+    def bad(self) -> bool:
+        """Whether it was looked at and held anything non-finite."""
+        return self.used and any(self.counts)
+
+
+@dataclass(slots=True)
+class Write:
+    """One tensor an event produced or changed.
+
+    Attributes:
+        slot: ``out0`` for a fresh output, else the name of the argument written in place.
+        storage: Number of its storage.
+        stats: Counts and range of what was written; None where it cannot be taken.
+        dtype: Its dtype's name.
+        shape: Its shape.
+        first: Index of its first non-finite element, or None.
+        samples: Indices along the first dimension that hold non-finite elements, at most 64.
+    """
+
+    slot: str
+    storage: int
+    stats: TensorStats | None
+    dtype: str
+    shape: tuple[int, ...]
+    first: tuple[int, ...] | None = None
+    samples: tuple[int, ...] = ()
+
+    @property
+    def counts(self) -> Triple:
+        """NaN, +Inf and -Inf written."""
+        if self.stats is None:
+            return (0, 0, 0)
+        return (self.stats.nan, self.stats.pos_inf, self.stats.neg_inf)
+
+    @property
+    def bad(self) -> bool:
+        """Whether anything non-finite was written."""
+        return any(self.counts)
+
+
+@dataclass(slots=True)
+class Event:
+    """One executed aten op, or one list element of a fused or ``_foreach_`` op.
+
+    Attributes:
+        index: Number of the event.
+        call: Number of the call it belongs to (several events share one in list ops).
+        op: ``aten.log.default``.
+        base: ``log``.
+        stage: The stage it ran in, by what is done.
+        phase: The step's phase.
+        micro_step: Number of the micro-batch.
+        where: Kind of code it comes from (of its forward op, in backward).
+        module: Path of the module it comes from (of its forward op, in backward).
+        in_loss: Whether it belongs to the loss, also when the model computes it.
+        source: User's line it comes from (of its forward op, in backward).
+        node: Name of the running autograd node, or None in forward.
+        sequence: Sequence number of that node.
+        forward_event: The forward event that made the node, or None.
+        recomputed: Whether it is a checkpoint's recomputation.
+        reads: What it looked at.
+        writes: What it produced.
+        scalars: Python numbers among its arguments.
+        view: Whether it only makes a view.
+        uninitialised: Whether it creates undefined content.
+        fills_constant: Whether it places a scalar as it is.
+        unseen: Arguments that were changed outside of the trace since their last write.
+        error: Text of the exception the op raised, or None.
+    """
+
+    index: int
+    call: int
+    op: str
+    base: str
+    stage: str
+    phase: str
+    micro_step: int
+    where: str
+    module: str
+    in_loss: bool
+    source: str
+    node: str | None = None
+    sequence: int = -1
+    forward_event: int | None = None
+    recomputed: bool = False
+    reads: list[Read] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
+    scalars: tuple[tuple[str, float], ...] = ()
+    view: bool = False
+    uninitialised: bool = False
+    fills_constant: bool = False
+    unseen: tuple[str, ...] = ()
+    error: str | None = None
+
+    @property
+    def bad(self) -> bool:
+        """Whether anything it wrote is non-finite."""
+        return any(write.bad for write in self.writes)
+
+    @property
+    def bad_reads(self) -> list[Read]:
+        """What it looked at that was non-finite."""
+        return [read for read in self.reads if read.bad]
+
+
+@dataclass(slots=True)
+class KeptEvent:
+    """The real arguments of one call, kept in a second pass.
+
+    Attributes:
+        event: Number of the first event of the call.
+        func: The op.
+        args: Its positional arguments, tensors cloned before it ran.
+        kwargs: Its keyword arguments, likewise.
+        names: Argument names by position.
+        outputs: Its outputs, cloned after it ran.
+    """
+
+    event: int
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    names: tuple[str, ...]
+    outputs: list[Tensor] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class LayerRow:
+    """Range of one tensor at a module's border."""
+
+    order: int
+    module: str
+    type: str
+    tensor: str
+    name: str
+    stage: str
+    micro_step: int
+    dtype: str
+    shape: tuple[int, ...]
+    stats: TensorStats
+    event: int
+    source: str

@@ -1,0 +1,373 @@
+"""The dispatch mode that records one event per executed aten op.
+
+It changes nothing the step computes: arguments pass through, statistics are taken of what ops
+wrote, below autograd and with autocast out of the way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from workbench.numerics.stats import TensorStats, tensor_stats
+from workbench.replay.trace_context import SourceFinder, StepContext
+from workbench.replay.trace_events import Event, KeptEvent, Read, Write
+from workbench.replay.trace_plan import OpPlan, floating, plan_of
+from workbench.replay.trace_storage import StorageLog, exact_counts, region_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Named = tuple[str, "Tensor"]
+MAX_SAMPLES = 64
+_MASK_SCAN_LIMIT = 64_000_000
+"""Elements above which positions of non-finite values are not listed."""
+
+_AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | (  # noqa: SLF001
+    torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)  # noqa: SLF001
+)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Run our own tensor arithmetic unseen: no dispatch mode, no autocast, no autograd."""
+    with (
+        torch._C._DisableTorchDispatch(),  # noqa: SLF001 - also skips active modes
+        torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS),  # noqa: SLF001
+        torch.no_grad(),
+    ):
+        yield
+
+
+class TraceMode(TorchDispatchMode):
+    """Records events while it is active.
+
+    Args:
+        context: Stage and module position, kept up to date by the caller.
+        log: The storages' write log.
+        keep: Numbers of events whose real arguments are to be kept.
+    """
+
+    def __init__(self, context: StepContext, log: StorageLog, keep: Collection[int] = ()) -> None:
+        super().__init__()
+        self.context = context
+        self.log = log
+        self.events: list[Event] = []
+        self.kept: dict[int, KeptEvent] = {}
+        self._keep = frozenset(keep)
+        self._owners: dict[int, int] = {}
+        self._graph_tasks: dict[int, bool] = {}
+        self._sources = SourceFinder()
+        self._calls = 0
+        self._inputs: dict[tuple[int, str], Tensor] = {}
+
+    # -- dispatch -----------------------------------------------------------------------------
+
+    def __torch_dispatch__(  # noqa: D105 - torch's protocol
+        self,
+        func: Any,  # noqa: ANN401 - OpOverload
+        types: Any,  # noqa: ANN401
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        del types
+        kwargs = kwargs or {}
+        plan = plan_of(func)
+        if plan.name.startswith(("profiler.", "prim.device")):
+            return func(*args, **kwargs)
+        return self._record(func, plan, args, kwargs)
+
+    def _record(
+        self,
+        func: Any,  # noqa: ANN401
+        plan: OpPlan,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:  # noqa: ANN401
+        given = _arguments(plan, args, kwargs)
+        parts = _elements(plan, given)
+        first = len(self.events)
+        events = [self._new_event(plan, first + number) for number in range(len(parts))]
+        self._calls += 1
+        with quiet():
+            for event, part in zip(events, parts, strict=True):
+                self._note_reads(event, plan, part)
+            kept = self._keep_inputs(func, plan, events, args, kwargs)
+        self.events += events
+        try:
+            out = func(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - noted and raised again unchanged
+            events[0].error = f"{type(error).__name__}: {error}"
+            raise
+        with quiet():
+            self._note_results(plan, events, parts, out)
+            if kept is not None:
+                kept.outputs = [t.detach().clone() for _, t in _tensors("out", out)]
+        self._inputs.clear()
+        return out
+
+    def _new_event(self, plan: OpPlan, index: int) -> Event:
+        context = self.context
+        source, in_loss = self._sources.find()
+        event = Event(
+            index=index,
+            call=self._calls,
+            op=plan.name,
+            base=plan.base,
+            stage=context.stage,
+            phase=context.unit.phase,
+            micro_step=context.unit.micro_step,
+            where=context.where,
+            module=context.module,
+            in_loss=in_loss or context.unit.stage == "loss",
+            source=source,
+            view=plan.view,
+            uninitialised=plan.uninitialised,
+            fills_constant=plan.fills_constant,
+        )
+        self._link_to_graph(event)
+        return event
+
+    def _link_to_graph(self, event: Event) -> None:
+        """Tie a backward op to its forward op by autograd's sequence numbers (DESIGN rule 5)."""
+        node = torch._C._current_autograd_node()  # noqa: SLF001 - pinned by a test
+        number = torch.autograd._get_sequence_nr() - 1  # noqa: SLF001 - pinned by a test
+        if node is None:
+            self._owners.setdefault(number, event.index)
+            return
+        task = torch._C._current_graph_task_id()  # noqa: SLF001 - pinned by a test
+        grad_mode = torch.is_grad_enabled()
+        base = self._graph_tasks.setdefault(task, grad_mode)
+        if grad_mode and not base:
+            event.recomputed = True
+            self._owners.setdefault(number, event.index)
+            return
+        event.node = node.name().rpartition("::")[2]
+        event.sequence = node._sequence_nr()  # noqa: SLF001 - pinned by a test
+        if grad_mode:  # create_graph: this op makes nodes of its own
+            self._owners.setdefault(number, event.index)
+        owner = self._owners.get(event.sequence)
+        if owner is None or owner == event.index:
+            return
+        forward = self.events[owner] if owner < len(self.events) else None
+        if forward is None:
+            return
+        event.forward_event = owner
+        event.where, event.module = forward.where, forward.module
+        event.in_loss, event.source = forward.in_loss, forward.source or event.source
+
+    # -- reads --------------------------------------------------------------------------------
+
+    def _note_reads(self, event: Event, plan: OpPlan, part: list[tuple[str, Any]]) -> None:
+        scalars = []
+        for name, value in part:
+            if isinstance(value, float | int) and not isinstance(value, bool):
+                scalars.append((name, _as_float(value)))
+            else:
+                for label, tensor in _tensors(name, value):
+                    event.reads.append(self._read(event, plan, name, label, tensor))
+        event.scalars = tuple(scalars)
+
+    def _read(
+        self, event: Event, plan: OpPlan, name: str, label: str, tensor: Tensor
+    ) -> Read:
+        record = self.log.record(tensor)
+        used = name not in plan.unread and not plan.view
+        strided = tensor.layout == torch.strided
+        producers: tuple[int, ...] = ()
+        remains = True
+        if strided and tensor.device.type != "meta":
+            producers, remains = self.log.producers(record, region_of(tensor))
+        elif record.writes:
+            producers, remains = (record.writes[-1][0],), False
+        leaf = None
+        if remains:
+            leaf = record.leaf or ("captured_tensor", f"tensor seen at {self._sources.find()[0]}")
+        counts = self.log.counts(record, tensor) if used else (0, 0, 0)
+        if used and record.clean and name not in plan.written:
+            self._inputs[event.index, label] = tensor
+        if any(counts) and record.uninitialised in producers:
+            if self.log.changed_unseen(record, tensor):
+                event.unseen += (label,)
+        return Read(
+            label,
+            record.number,
+            producers,
+            leaf,
+            counts,
+            str(tensor.dtype).removeprefix("torch."),
+            tuple(tensor.shape),
+            used,
+        )
+
+    def _keep_inputs(
+        self,
+        func: Any,  # noqa: ANN401
+        plan: OpPlan,
+        events: list[Event],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> KeptEvent | None:
+        if not self._keep or not any(event.index in self._keep for event in events):
+            return None
+        kept = KeptEvent(
+            events[0].index,
+            func,
+            tuple(_clone(value) for value in args),
+            {name: _clone(value) for name, value in kwargs.items()},
+            plan.arguments,
+        )
+        for event in events:
+            self.kept[event.index] = kept
+        return kept
+
+    # -- writes -------------------------------------------------------------------------------
+
+    def _note_results(
+        self,
+        plan: OpPlan,
+        events: list[Event],
+        parts: list[list[tuple[str, Any]]],
+        out: Any,  # noqa: ANN401
+    ) -> None:
+        if plan.view:
+            return
+        for event, part in zip(events, parts, strict=True):
+            written = [
+                pair for name, value in part if name in plan.written for pair in _tensors(name, value)
+            ]
+            for name, tensor in written:
+                self._write(event, name, tensor)
+        if plan.written and not plan.collective:
+            return  # what an in-place op returns is what it wrote
+        outputs = list(_tensors("out", out))
+        if len(events) > 1 and len(outputs) == len(events):
+            for event, (_, tensor) in zip(events, outputs, strict=True):
+                self._write(event, "out0", tensor)
+            return
+        for number, (_, tensor) in enumerate(outputs):
+            if plan.uninitialised:
+                self._created(events[-1], tensor)
+            else:
+                self._write(events[-1], f"out{number}", tensor)
+
+    def _created(self, event: Event, tensor: Tensor) -> None:
+        record = self.log.record(tensor)
+        self.log.created_undefined(record, event.index, tensor)
+        event.writes.append(
+            Write("out0", record.number, None, _dtype(tensor), tuple(tensor.shape))
+        )
+
+    def _write(self, event: Event, slot: str, tensor: Tensor) -> None:
+        record = self.log.record(tensor)
+        stats: TensorStats | None = None
+        if floating(tensor) and tensor.device.type != "meta":
+            stats = tensor_stats(tensor)
+        write = Write(slot, record.number, stats, _dtype(tensor), tuple(tensor.shape))
+        if write.bad:
+            write.first, write.samples = _positions(tensor)
+            self._verify_inputs(event)
+        self.log.wrote(record, event.index, tensor, finite=not write.bad)
+        event.writes.append(write)
+
+    def _verify_inputs(self, event: Event) -> None:
+        """On a birth, look at the inputs again: something outside may have written to them."""
+        if event.bad_reads or event.unseen:
+            return
+        unseen = []
+        for read in event.reads:
+            tensor = self._inputs.get((event.index, read.argument))
+            if tensor is None:
+                continue
+            counts = exact_counts(tensor)
+            if any(counts):
+                read.counts = counts
+                unseen.append(read.argument)
+        event.unseen = tuple(unseen)
+
+
+def _arguments(
+    plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[tuple[str, Any]]:
+    named = [(plan.arguments[i] if i < len(plan.arguments) else f"arg{i}", a) for i, a in enumerate(args)]
+    named += list(kwargs.items())
+    return named
+
+
+def _elements(plan: OpPlan, given: list[tuple[str, Any]]) -> list[list[tuple[str, Any]]]:
+    """Split a list op's arguments into one set per list element."""
+    if not plan.elementwise_lists:
+        return [given]
+    lengths = [len(v) for _, v in given if isinstance(v, list | tuple) and v and _is_tensor(v[0])]
+    if not lengths:
+        return [given]
+    count = lengths[0]
+    parts = []
+    for number in range(count):
+        part = []
+        for name, value in given:
+            if isinstance(value, list | tuple) and len(value) == count:
+                part.append((name, value[number]))
+            elif isinstance(value, list | tuple) and not value:
+                continue
+            else:
+                part.append((name, value))
+        parts.append(part)
+    return parts
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _tensors(name: str, value: Any) -> Iterable[Named]:  # noqa: ANN401
+    """List the tensors in one argument or result, with a label each."""
+    if isinstance(value, torch.Tensor):
+        return [(name, value)]
+    if isinstance(value, list | tuple):
+        return [
+            pair
+            for number, item in enumerate(value)
+            for pair in _tensors(f"{name}[{number}]", item)
+        ]
+    return []
+
+
+def _clone(value: Any) -> Any:  # noqa: ANN401 - any argument
+    if isinstance(value, torch.Tensor):
+        return torch.empty_like(value).copy_(value) if value.is_quantized else value.detach().clone()
+    if isinstance(value, list | tuple):
+        return type(value)(_clone(item) for item in value)
+    return value
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def _positions(tensor: Tensor) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
+    """First non-finite index, and which indices of the first dimension hold any."""
+    if tensor.layout != torch.strided or tensor.numel() > _MASK_SCAN_LIMIT:
+        return None, ()
+    bad = ~torch.isfinite(tensor.detach())
+    if tensor.dim() == 0:
+        return (), ()
+    flat = int(bad.reshape(-1).to(torch.uint8).argmax())
+    index = []
+    for length in reversed(tensor.shape):
+        index.append(flat % length)
+        flat //= length
+    rows = bad.reshape(tensor.shape[0], -1).any(dim=1).nonzero().reshape(-1)
+    return tuple(reversed(index)), tuple(int(i) for i in rows[:MAX_SAMPLES])

@@ -1,0 +1,105 @@
+"""What an op's schema says about its arguments, worked out once per op.
+
+Which tensors are read, which are written, which outputs are views, whether the op creates
+uninitialised memory, and whether a list argument is worked on element by element.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+OVERWRITES = frozenset(
+    "copy_ fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ "
+    "log_normal_ set_ resize_ _foreach_zero_ _foreach_copy_".split()
+)
+"""In-place ops that never look at what they write over (``copy_`` reads its source only)."""
+
+UNINITIALISED = frozenset(
+    "empty empty_like empty_strided new_empty new_empty_strided empty_permuted "
+    "empty_quantized _efficientzerotensor".split()
+) - {"_efficientzerotensor"}
+"""Ops whose output holds whatever the memory held before."""
+
+CONSTANT_FILLS = frozenset(
+    "fill fill_ full full_like new_full masked_fill masked_fill_ index_fill index_fill_ "
+    "scalar_tensor constant_pad_nd where lift_fresh _foreach_fill_ threshold".split()
+)
+"""Ops that place a Python scalar into a tensor as it is: an Inf placed so is intended."""
+
+COLLECTIVE_NAMESPACES = frozenset(("c10d", "_c10d_functional", "_dtensor"))
+"""Collectives write all their tensors although their schemas declare nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpPlan:
+    """How to read one op's arguments.
+
+    Attributes:
+        name: The op as ``str(func)`` gives it, ``aten.log.default``.
+        base: Its name without namespace and overload, ``log``.
+        arguments: Names of the schema's arguments, by position.
+        written: Names of arguments the op writes.
+        unread: Names of arguments whose content the op does not look at.
+        view: Whether the output only aliases an input.
+        uninitialised: Whether the output's content is not defined.
+        fills_constant: Whether a scalar argument is placed into the output as it is.
+        elementwise_lists: Whether list arguments are worked on element by element (``_foreach_``,
+            fused optimizers), so that each element is an event of its own.
+        collective: Whether it is a collective.
+    """
+
+    name: str
+    base: str
+    arguments: tuple[str, ...]
+    written: frozenset[str]
+    unread: frozenset[str]
+    view: bool
+    uninitialised: bool
+    fills_constant: bool
+    elementwise_lists: bool
+    collective: bool
+
+
+_PLANS: dict[Any, OpPlan] = {}
+
+
+def plan_of(func: Any) -> OpPlan:  # noqa: ANN401 - an OpOverload, which torch does not export
+    """Return the plan of an op, from the cache after the first call."""
+    plan = _PLANS.get(func)
+    if plan is None:
+        plan = _PLANS[func] = _make_plan(func)
+    return plan
+
+
+def _make_plan(func: Any) -> OpPlan:  # noqa: ANN401
+    schema = func._schema  # noqa: SLF001 - the only way to an op's schema
+    namespace, _, rest = str(schema.name).partition("::")
+    written = {a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+    unread = {a.name for a in schema.arguments if a.is_out}
+    if rest in OVERWRITES:
+        unread |= {"self"}
+    collective = namespace in COLLECTIVE_NAMESPACES
+    if collective:
+        written |= {a.name for a in schema.arguments if "Tensor" in str(a.type)}
+    aliases = [r.alias_info for r in schema.returns]
+    view = bool(aliases) and all(a is not None and not a.is_write for a in aliases) and not written
+    return OpPlan(
+        name=str(func),
+        base=rest,
+        arguments=tuple(a.name for a in schema.arguments),
+        written=frozenset(written),
+        unread=frozenset(unread),
+        view=view,
+        uninitialised=rest in UNINITIALISED,
+        fills_constant=rest in CONSTANT_FILLS,
+        elementwise_lists=rest.startswith(("_foreach_", "_fused_", "_amp_foreach_")),
+        collective=collective,
+    )
+
+
+def floating(tensor: torch.Tensor) -> bool:
+    """Whether a tensor can hold NaN or Inf at all."""
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex

@@ -1,0 +1,205 @@
+"""Identity of tensors: storages with our own write log.
+
+Inside a dispatch mode ``_version`` is stale and several tensors share one memory, so what a tensor
+holds is decided by its storage and by which events wrote to that part of it (DESIGN rule 5).
+Storages are held by weak references: their memory is freed as in an ordinary step, and an address
+that is used again is not mistaken for the old one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from workbench.numerics.counts import all_finite, count
+from workbench.replay.trace_plan import floating
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Triple = tuple[int, int, int]
+"""Numbers of NaN, +Inf and -Inf."""
+
+FINITE: Triple = (0, 0, 0)
+MAX_WRITES_SEARCHED = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Which bytes of a storage a tensor covers.
+
+    Attributes:
+        start: First byte.
+        stop: One past the last byte.
+        dense: Whether every byte between them belongs to the tensor.
+    """
+
+    start: int
+    stop: int
+    dense: bool
+
+    def overlaps(self, other: Region) -> bool:
+        """Whether two regions may share bytes."""
+        return self.start < other.stop and other.start < self.stop
+
+    def covers(self, other: Region) -> bool:
+        """Whether this region certainly holds all bytes of the other."""
+        return self.dense and self.start <= other.start and other.stop <= self.stop
+
+
+@dataclass(slots=True)
+class StorageRecord:
+    """What is known about one storage.
+
+    Attributes:
+        number: Small stable number, in order of first sight.
+        reference: Weak reference that keeps the address from being reused.
+        leaf: ``(kind, name)`` when it existed before the trace began, else None.
+        writes: ``(event, region)`` of every recorded write, oldest first.
+        clean: Whether all of it is known to be finite.
+        uninitialised: Event that created it without defining its content, or None.
+        fingerprint: Digest-like sum of undefined content, to notice writes from outside.
+        counted: Non-finite counts already taken, by geometry and number of writes.
+    """
+
+    number: int
+    reference: StorageWeakRef | None
+    leaf: tuple[str, str] | None = None
+    writes: list[tuple[int, Region]] = field(default_factory=list)
+    clean: bool = False
+    uninitialised: int | None = None
+    fingerprint: int | None = None
+    counted: dict[tuple[object, ...], Triple] = field(default_factory=dict)
+
+
+def region_of(tensor: Tensor) -> Region:
+    """Return the bytes a strided tensor covers."""
+    size = tensor.element_size()
+    start = tensor.storage_offset() * size
+    count_ = tensor.numel()
+    if count_ == 0:
+        return Region(start, start, True)
+    reach = 1
+    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        reach += (length - 1) * stride
+    return Region(start, start + reach * size, count_ >= reach)
+
+
+class StorageLog:
+    """All storages seen in a trace, and who wrote what to them."""
+
+    def __init__(self) -> None:
+        self.records: list[StorageRecord] = []
+        self._by_address: dict[int, StorageRecord] = {}
+        self._kept: list[Tensor] = []
+
+    def name_leaf(self, tensor: Tensor, kind: str, name: str) -> None:
+        """Say what a tensor that exists before the step is (the first name given stays)."""
+        record = self.record(tensor)
+        if record.leaf is None:
+            record.leaf = (kind, name)
+
+    def record(self, tensor: Tensor) -> StorageRecord:
+        """Return the record of the tensor's storage, making it at first sight."""
+        try:
+            storage = tensor.untyped_storage()
+            address = storage._cdata  # noqa: SLF001 - identity of the storage object
+        except (NotImplementedError, RuntimeError):  # sparse and other tensors without one
+            storage, address = None, -id(tensor)
+        found = self._by_address.get(address)
+        if found is None:
+            if storage is None:
+                self._kept.append(tensor)
+            reference = None if storage is None else StorageWeakRef(storage)
+            found = StorageRecord(len(self.records), reference)
+            self.records.append(found)
+            self._by_address[address] = found
+        return found
+
+    def producers(self, record: StorageRecord, region: Region) -> tuple[tuple[int, ...], bool]:
+        """Find which events wrote what a region holds now.
+
+        Returns:
+            Event numbers, newest first, and whether content from before the trace remains.
+        """
+        found: list[int] = []
+        for event, written in reversed(record.writes[-MAX_WRITES_SEARCHED:]):
+            if written.overlaps(region) or (written.start == region.start):
+                if event not in found:
+                    found.append(event)
+                if written.covers(region):
+                    return tuple(found), False
+        if record.uninitialised is not None:
+            return (*found, record.uninitialised), False
+        return tuple(found), True
+
+    def counts(self, record: StorageRecord, tensor: Tensor) -> Triple:
+        """Count the non-finite elements a tensor holds now; free where all is known finite."""
+        if record.clean or not floating(tensor) or tensor.numel() == 0:
+            return FINITE
+        key = (_geometry(tensor), len(record.writes))
+        known = record.counted.get(key)
+        if known is None:
+            known = record.counted[key] = exact_counts(tensor)
+            if known == FINITE and _spans_storage(tensor):
+                record.clean = True
+        return known
+
+    def wrote(self, record: StorageRecord, event: int, tensor: Tensor, finite: bool) -> None:
+        """Note that an event wrote a tensor."""
+        whole = _spans_storage(tensor)
+        region = region_of(tensor) if tensor.layout == torch.strided else Region(0, 1, True)
+        if whole:
+            record.uninitialised = None
+            record.writes.clear()
+        record.writes.append((event, region))
+        record.clean = finite and (whole or record.clean)
+
+    def created_undefined(self, record: StorageRecord, event: int, tensor: Tensor) -> None:
+        """Note that an event made memory without defining its content."""
+        record.writes.clear()
+        record.uninitialised = event
+        record.clean = not floating(tensor)
+        record.fingerprint = _fingerprint(tensor)
+
+    def changed_unseen(self, record: StorageRecord, tensor: Tensor) -> bool:
+        """Whether undefined memory was meanwhile written by something the trace cannot see."""
+        return record.fingerprint is not None and record.fingerprint != _fingerprint(tensor)
+
+
+def exact_counts(tensor: Tensor) -> Triple:
+    """Count NaN, +Inf and -Inf, with a cheap all-finite test first."""
+    if not floating(tensor) or tensor.numel() == 0 or all_finite([tensor]):
+        return FINITE
+    counts = count(tensor)
+    return (counts.nan, counts.pos_inf, counts.neg_inf)
+
+
+def _geometry(tensor: Tensor) -> tuple[object, ...]:
+    if tensor.layout != torch.strided:
+        return (id(tensor),)
+    return (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+def _spans_storage(tensor: Tensor) -> bool:
+    if tensor.layout != torch.strided:
+        return True
+    return tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
+
+
+def _fingerprint(tensor: Tensor) -> int | None:
+    """A cheap position-dependent sum over the whole storage's bytes."""
+    if tensor.layout != torch.strided or tensor.device.type == "meta":
+        return None
+    storage = tensor.untyped_storage()
+    if storage.nbytes() == 0:
+        return None
+    data = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+    words = data[: data.numel() // 8 * 8].view(torch.int64)
+    tail = int(data[words.numel() * 8 :].sum())
+    # wrapping arithmetic is wanted: equal bytes give equal sums
+    weights = torch.arange(1, words.numel() + 1, dtype=torch.int64, device=data.device)
+    return int((words * weights).sum()) ^ tail
