@@ -1,0 +1,250 @@
+"""Tables and ledgers as xarray: named dimensions, and counters beside every statistic.
+
+A statistic over finite elements is NaN where there are none, and the counters say how many there
+were: nothing is skipped without a number that says so. Reductions go through ``reduce_finite``;
+xarray's own skip NaN in silence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from workbench.charts.words import KINDS
+from workbench.errors import UsageError
+
+COUNTERS = (*KINDS, "finite", "zeros", "subnormals")
+STATISTICS = ("min", "max", "absmax", "mean_square")
+
+# Kind of tensor on screen -> how the layers table names its rows.
+_TENSORS = {
+    "activations": ("activation",),
+    "gradients": ("parameter_gradient", "activation_gradient", "gradient"),
+    "parameters": ("parameter",),
+    "buffers": ("buffer",),
+    "moments": ("optimizer_state", "moment"),
+    "updates": ("update",),
+}
+TENSORS = tuple(_TENSORS)
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class TableLike(Protocol):
+    """A columnar table: equally long columns by name."""
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        """Column name -> array or list."""
+        ...
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A reduction over the finite elements of an array, and what was left out.
+
+    Attributes:
+        value: The result, None when no element is finite.
+        finite: Number of elements it was taken over.
+        nan: Number of NaN left out.
+        pos_inf: Number of +Inf left out.
+        neg_inf: Number of −Inf left out.
+    """
+
+    value: float | None
+    finite: int
+    nan: int
+    pos_inf: int
+    neg_inf: int
+
+
+def reduce_finite(values: npt.ArrayLike, how: Literal["min", "max", "mean"]) -> Reduced:
+    """Reduce the finite elements of an array and count the others."""
+    array = np.asarray(values, dtype=np.float64)
+    finite = array[np.isfinite(array)]
+    value = None
+    if finite.size:
+        value = float({"min": finite.min, "max": finite.max, "mean": finite.mean}[how]())
+    return Reduced(
+        value,
+        int(finite.size),
+        int(np.isnan(array).sum()),
+        int(np.isposinf(array).sum()),
+        int(np.isneginf(array).sum()),
+    )
+
+
+def tensor_kinds(layers: TableLike) -> tuple[str, ...]:
+    """The kinds of tensor a layers table has rows of, in the order they are offered."""
+    found = {str(value) for value in layers.columns.get("tensor", ())}
+    return tuple(kind for kind, names in _TENSORS.items() if found & set(names))
+
+
+def layer_arrays(layers: TableLike, tensor: str = "activations") -> xr.Dataset:
+    """One kind of tensor of a layers table, in execution order.
+
+    Args:
+        layers: The table of a trace: one row per module call and tensor.
+        tensor: ``activations``, ``gradients``, ``parameters``, ``buffers``, ``moments`` or
+            ``updates``.
+
+    Returns:
+        Dimension ``layer``. Texts ``label, module, name, type, dtype, shape, source, stage``,
+        counters (int64), statistics over finite elements (float64, NaN where there are none) and
+        ``rms``, the root of their mean square.
+
+    Raises:
+        UsageError: ``tensor`` is not a kind of tensor.
+    """
+    if tensor not in _TENSORS:
+        raise UsageError(
+            f"There is no kind of tensor {tensor!r} in a ranges chart; it knows "
+            f"{', '.join(TENSORS)}. Choose one of these."
+        )
+    columns = layers.columns
+    kinds = np.asarray([str(value) for value in columns.get("tensor", ())], dtype=object)
+    chosen = np.flatnonzero(np.isin(kinds, _TENSORS[tensor]))
+    order = np.asarray(columns.get("order", np.arange(len(kinds))))
+    chosen = chosen[np.argsort(order[chosen], kind="stable")]
+    return _dataset(columns, chosen)
+
+
+def _dataset(columns: Mapping[str, Any], rows: npt.NDArray[np.intp]) -> xr.Dataset:
+    data: dict[str, Any] = {}
+    for name in ("module", "name", "type", "dtype", "shape", "source", "stage"):
+        data[name] = ("layer", _texts(columns.get(name), rows))
+    for name in COUNTERS:
+        data[name] = ("layer", _integers(columns.get(name), rows))
+    for name in STATISTICS:
+        data[name] = ("layer", _floats(columns.get(name), rows))
+    # No finite element, no range: a stored placeholder must not reach a chart as a number.
+    empty = data["finite"][1] == 0
+    for name in STATISTICS:
+        data[name][1][empty] = math.nan
+    data["rms"] = ("layer", np.sqrt(data["mean_square"][1]))
+    labels = [
+        _label(*parts)
+        for parts in zip(data["module"][1], data["name"][1], data["type"][1], strict=True)
+    ]
+    data["label"] = ("layer", np.asarray(labels, dtype=object))
+    data["members"] = ("layer", np.ones(len(rows), dtype=np.int64))
+    data["worst"] = ("layer", np.asarray(labels, dtype=object))
+    return xr.Dataset(data, coords={"layer": np.arange(len(rows))})
+
+
+def _label(module: str, name: str, kind: str) -> str:
+    """Name a row: the module, with the tensor's own name where a module has several."""
+    place = module or (kind.lower() if kind else "model")
+    if name in ("", "out", "output", module):
+        return place
+    if module and name.startswith(f"{module}."):
+        return name
+    return f"{place} {name}" if module else name
+
+
+def _texts(values: Any, rows: npt.NDArray[np.intp]) -> npt.NDArray[Any]:
+    texts = [""] * len(rows) if values is None else [_text(values[int(row)]) for row in rows]
+    return np.asarray(texts, dtype=object).reshape(len(rows))
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _integers(values: Any, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+    if values is None:
+        return np.zeros(len(rows), dtype=np.int64)
+    return np.asarray(values)[rows].astype(np.int64)
+
+
+def _floats(values: Any, rows: npt.NDArray[np.intp]) -> FloatArray:
+    if values is None:
+        return np.full(len(rows), math.nan)
+    picked = [values[int(row)] for row in rows]
+    return np.asarray([math.nan if v is None else float(v) for v in picked], dtype=np.float64)
+
+
+# Ledger field -> variable of the dataset; all are numbers or None.
+_SERIES = {"loss": "loss", "grad_norm": "grad_norm", "loss_scale": "scale"}
+SERIES = ("loss", "grad_norm", "scale", "learning_rate")
+
+
+def ledger_arrays(records: Sequence[Mapping[str, Any]], rank: int | None = None) -> xr.Dataset:
+    """A ledger as series over steps.
+
+    Args:
+        records: L1 records, in the order they were written.
+        rank: Keep only this rank's records; None keeps all.
+
+    Returns:
+        Dimension ``record``: ``step`` (int64), for each of ``loss, grad_norm, scale,
+        learning_rate`` a float64 array (NaN where not finite or not recorded) and ``<name>_kind``
+        (``finite``, ``nan``, ``pos_inf``, ``neg_inf`` or ``missing``); ``skipped_by`` (``none``,
+        ``scaler``, ``gate``).
+    """
+    kept = [r for r in records if rank is None or r.get("rank") in (None, rank)]
+    data: dict[str, Any] = {}
+    for field, name in _SERIES.items():
+        _add_series(data, name, [_scalar(record.get(field)) for record in kept])
+    _add_series(data, "learning_rate", [_learning_rate(record) for record in kept])
+    data["step"] = ("record", np.asarray([int(r.get("step") or 0) for r in kept], dtype=np.int64))
+    skips = [_skipped_by(record) for record in kept]
+    data["skipped_by"] = ("record", np.asarray(skips, dtype=object).reshape(len(kept)))
+    return xr.Dataset(data, coords={"record": np.arange(len(kept))})
+
+
+def _add_series(data: dict[str, Any], name: str, values: list[float | None]) -> None:
+    kinds = [_kind(value) for value in values]
+    finite = [
+        value if value is not None and kind == "finite" else math.nan
+        for value, kind in zip(values, kinds, strict=True)
+    ]
+    data[name] = ("record", np.asarray(finite, dtype=np.float64))
+    data[f"{name}_kind"] = ("record", np.asarray(kinds, dtype=object).reshape(len(kinds)))
+
+
+def _kind(value: float | None) -> str:
+    if value is None:
+        return "missing"
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "pos_inf" if value > 0 else "neg_inf"
+    return "finite"
+
+
+def _scalar(value: Any) -> float | None:
+    """A number of the ledger; also one still in the tagged form of strict JSON."""
+    if isinstance(value, Mapping) and value.get("finite") is False:
+        return float(str(value.get("value")))
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _learning_rate(record: Mapping[str, Any]) -> float | None:
+    """The first parameter group's rate: nested lists are one list per optimizer."""
+    rates = record.get("learning_rates")
+    while isinstance(rates, (list, tuple)) and rates:
+        rates = rates[0]
+    return _scalar(rates)
+
+
+def _skipped_by(record: Mapping[str, Any]) -> str:
+    reasons = [str(o.get("skipped_by") or "none") for o in record.get("optimizers") or ()]
+    return next((reason for reason in reasons if reason != "none"), "none")
+
+
+def trace_tree(layers: TableLike | None, records: Sequence[Mapping[str, Any]] = ()) -> xr.DataTree:
+    """Everything a chart can show, as one tree: ``/ranges/<kind>`` and ``/ledger``."""
+    nodes: dict[str, xr.Dataset] = {}
+    if layers is not None:
+        for kind in tensor_kinds(layers):
+            nodes[f"/ranges/{kind}"] = layer_arrays(layers, kind)
+    if records:
+        nodes["/ledger"] = ledger_arrays(records)
+    return xr.DataTree.from_dict(nodes)
