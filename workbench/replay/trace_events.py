@@ -105,6 +105,7 @@ class Event:
         fills_constant: Whether it places a scalar as it is.
         unseen: Arguments that were changed outside of the trace since their last write.
         error: Text of the exception the op raised, or None.
+        absorbs_some: Whether some Inf it read became finite although it also made NaN of others.
     """
 
     index: int
@@ -130,6 +131,7 @@ class Event:
     fills_constant: bool = False
     unseen: tuple[str, ...] = ()
     error: str | None = None
+    absorbs_some: bool = False
 
     @property
     def bad(self) -> bool:

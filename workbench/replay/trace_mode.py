@@ -189,7 +189,7 @@ class TraceMode(TorchDispatchMode):
         if remains:
             leaf = record.leaf or ("captured_tensor", f"tensor seen at {self._sources.find()[0]}")
         counts = self.log.counts(record, tensor) if used else (0, 0, 0)
-        if used and record.clean and name not in plan.written:
+        if used and floating(tensor) and name not in plan.written:
             self._inputs[event.index, label] = tensor
         if any(counts) and record.uninitialised in producers:
             if self.log.changed_unseen(record, tensor):
@@ -272,6 +272,7 @@ class TraceMode(TorchDispatchMode):
         if write.bad:
             write.first, write.samples = _positions(tensor)
             self._verify_inputs(event)
+            event.absorbs_some |= self._absorbs_some(event, write, tensor)
         self.log.wrote(record, event.index, tensor, finite=not write.bad)
         event.writes.append(write)
 
@@ -282,13 +283,25 @@ class TraceMode(TorchDispatchMode):
         unseen = []
         for read in event.reads:
             tensor = self._inputs.get((event.index, read.argument))
-            if tensor is None:
+            if tensor is None or any(read.counts):
                 continue
             counts = exact_counts(tensor)
             if any(counts):
                 read.counts = counts
                 unseen.append(read.argument)
         event.unseen = tuple(unseen)
+
+    def _absorbs_some(self, event: Event, write: Write, out: Tensor) -> bool:
+        """Whether an op that made NaN of some Infs turned others into finite values."""
+        if not write.counts[0]:
+            return False
+        for read in event.bad_reads:
+            tensor = self._inputs.get((event.index, read.argument))
+            if tensor is None or tensor.shape != out.shape or read.counts[0]:
+                continue
+            if bool((torch.isinf(tensor) & torch.isfinite(out)).any()):
+                return True
+        return False
 
 
 def _arguments(

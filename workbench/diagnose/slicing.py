@@ -1,0 +1,397 @@
+"""Slice a trace backward from what broke to where the bad value was born.
+
+The first non-finite tensor in time is often an intended mask; what counts is what reaches the sink
+(DESIGN section 7, rules 2 to 4). Walking is linear in the events visited.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from workbench.diagnose.ops import MIXING, REDUCTIONS, SEEDS
+
+if TYPE_CHECKING:
+    from workbench.replay.trace import Trace
+    from workbench.replay.trace_events import Event, Read
+
+OriginKind = Literal[
+    "birth",
+    "conversion",
+    "saved_value",
+    "poisoned_batch",
+    "poisoned_parameter",
+    "poisoned_buffer",
+    "poisoned_optimizer_state",
+    "captured_tensor",
+    "nonfinite_scalar",
+    "uninitialised",
+    "unseen_write",
+    "collective",
+    "growth",
+    "exception",
+]
+
+_CONSTANT = "constant"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a bad value came from.
+
+    Attributes:
+        kind: Which kind of origin.
+        event: The event it is at: where it was born, or for a leaf the first event that read it.
+        leaf: Name of the tensor that was bad before the step, or None.
+        argument: The argument that carried it in (leaves, scalars, unseen writes), or None.
+        order: Sorting key: leaves before events, then by event.
+    """
+
+    kind: OriginKind
+    event: int
+    leaf: str | None = None
+    argument: str | None = None
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Leaves were bad before anything ran."""
+        return (0 if self.leaf is not None else 1, self.event)
+
+
+@dataclass
+class Slice:
+    """What reaches the sinks.
+
+    Attributes:
+        origins: Independent origins, first in time first.
+        contributors: Events that made an origin possible, with the part they played.
+        chain: Bad events from the first origin to the sink, in order.
+        visited: All bad events that reach a sink.
+    """
+
+    origins: list[Origin] = field(default_factory=list)
+    contributors: list[tuple[int, str]] = field(default_factory=list)
+    chain: list[int] = field(default_factory=list)
+    visited: set[int] = field(default_factory=set)
+
+
+def slice_trace(trace: Trace, starts: Iterable[Start] | None = None) -> Slice:
+    """Walk back from the sinks of a trace.
+
+    Args:
+        trace: The trace.
+        starts: Where to start instead of at the trace's own sinks.
+
+    Returns:
+        The slice; its ``origins`` are empty when nothing bad reaches a sink.
+    """
+    if starts is None:
+        starts = [Start(s.producers, s.leaf, s.counts, s.name) for s in trace.sinks]
+    return _Slicer(trace).run(list(starts))
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One tensor to start from."""
+
+    producers: tuple[int, ...]
+    leaf: tuple[str, str] | None
+    counts: tuple[int, int, int]
+    name: str = ""
+
+
+class _Slicer:
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.events = trace.graph
+        self.cut = trace.loss_finite
+        self.gradients = gradient_events(trace.graph) if self.cut else set()
+        self.visited: set[int] = set()
+        self.sources: dict[int, list[Origin | str]] = {}
+        self.parents: dict[int, list[int]] = {}
+        self.saved: dict[int, list[Read]] = {}
+
+    def run(self, starts: list[Start]) -> Slice:
+        roots: list[int] = []
+        direct: list[Origin] = []
+        for start in starts:
+            bad = self._bad_producers(start.producers)
+            roots += bad
+            if not bad and start.leaf is not None:
+                direct += self._leaf(start.leaf, start.counts, -1, start.name)
+        self._walk(roots)
+        result = Slice(visited=self.visited)
+        result.origins = direct + self._origins()
+        self._escape(result)
+        result.origins = _unique(sorted(result.origins, key=lambda o: o.order))
+        self._contributors(result)
+        result.chain = self._chain(result, roots)
+        return result
+
+    # -- walking ------------------------------------------------------------------------------
+
+    def _walk(self, roots: list[int]) -> None:
+        stack = list(roots)
+        while stack:
+            index = stack.pop()
+            if index in self.visited:
+                continue
+            self.visited.add(index)
+            self.sources[index] = []
+            self.parents[index] = []
+            for parent in self._follow(self.events[index]):
+                self.parents[index].append(parent)
+                stack.append(parent)
+
+    def _follow(self, event: Event) -> list[int]:
+        """Note where an event's badness comes from; return the events to go on with."""
+        if event.uninitialised:
+            self.sources[event.index].append(Origin("uninitialised", event.index))
+            return []
+        reads = self._relevant_reads(event)
+        if not reads:
+            self._terminal(event)
+            return []
+        parents: list[int] = []
+        for read in reads:
+            if read.argument in event.unseen:
+                self._add(event, Origin("unseen_write", event.index, argument=read.argument))
+                continue
+            bad = self._bad_producers(read.producers)
+            parents += bad
+            if not bad and read.leaf is not None:
+                self.sources[event.index] += self._leaf_sources(read, event)
+        self._scalars(event)
+        return parents
+
+    def _relevant_reads(self, event: Event) -> list[Read]:
+        """The non-finite reads to follow; under a finite loss, gradients only."""
+        reads = event.bad_reads
+        if not reads or not self.cut or event.index not in self.gradients:
+            return reads
+        through = [r for r in reads if any(p in self.gradients for p in r.producers)]
+        if through:
+            return through
+        made_here = [r for r in reads if self._born_in_backward(r)]
+        if made_here:
+            return made_here
+        self.saved[event.index] = reads
+        self._add(event, Origin("saved_value", event.index))
+        return []
+
+    def _born_in_backward(self, read: Read) -> bool:
+        """Whether a derivative computed in backward from finite saved values was bad."""
+        seen: set[int] = set()
+        stack = self._bad_producers(read.producers)
+        while stack:
+            index = stack.pop()
+            event = self.events[index]
+            if index in seen or event.node is None or event.recomputed:
+                continue
+            seen.add(index)
+            if not event.bad_reads:
+                return True
+            stack += [p for r in event.bad_reads for p in self._bad_producers(r.producers)]
+        return False
+
+    def _terminal(self, event: Event) -> None:
+        """An event without bad inputs: a birth, a constant, or a scalar that was bad."""
+        if self.sources[event.index]:
+            return
+        if not self._scalars(event):
+            self._add(event, Origin("birth", event.index))
+
+    def _scalars(self, event: Event) -> bool:
+        """Note a non-finite Python number among the arguments; whether there was one."""
+        bad = [(name, value) for name, value in event.scalars if not math.isfinite(value)]
+        if not bad:
+            return False
+        name, value = bad[0]
+        infinite = not math.isnan(value)
+        updates = event.where in ("optimizer", "scaler", "clip")
+        made_nan = any(write.counts[0] for write in event.writes)
+        if infinite and event.fills_constant:
+            self.sources[event.index].append(_CONSTANT)
+        elif infinite and not updates and not made_nan:
+            self.sources[event.index].append(_CONSTANT)
+        elif infinite and not updates:
+            self._add(event, Origin("conversion", event.index, argument=name))
+        elif not event.bad_reads:
+            self._add(event, Origin("nonfinite_scalar", event.index, argument=name))
+        return True
+
+    def _leaf_sources(self, read: Read, event: Event) -> list[Origin | str]:
+        if read.leaf is None:
+            return []
+        found: list[Origin | str] = list(
+            self._leaf(read.leaf, read.counts, event.index, read.argument)
+        )
+        return found or [_CONSTANT]
+
+    def _leaf(
+        self, leaf: tuple[str, str], counts: tuple[int, int, int], event: int, argument: str
+    ) -> list[Origin]:
+        """A leaf of only -Inf is an intended constant; one with +Inf or NaN is poisoned."""
+        if not counts[0] and not counts[1]:
+            return []
+        kind, name = leaf
+        return [Origin(kind, event, name, argument)]  # type: ignore[arg-type]
+
+    def _add(self, event: Event, origin: Origin) -> None:
+        self.sources[event.index].append(origin)
+
+    def _bad_producers(self, producers: tuple[int, ...]) -> list[int]:
+        return [p for p in producers if self.events[p].bad or self.events[p].uninitialised]
+
+    # -- judging ------------------------------------------------------------------------------
+
+    def _origins(self) -> list[Origin]:
+        """Turn what was noted into origins: real ones, else conversions, else the first spread."""
+        origins: list[Origin] = []
+        real: set[int] = set()
+        replaced: set[int] = set()
+        for index in sorted(self.visited):
+            event = self.events[index]
+            own = [s for s in self.sources[index] if isinstance(s, Origin)]
+            upstream = {p for p in self.parents[index] if p in real}
+            if is_conversion(event) and event.absorbs_some and not own:
+                # part of the Infs was absorbed as intended: what converts the rest comes first
+                origins.append(Origin("conversion", index))
+                replaced |= self._ancestors(index)
+                real.add(index)
+            elif own:
+                origins += own
+                real.add(index)
+            elif upstream:
+                real.add(index)
+            elif is_conversion(event):
+                origins.append(Origin("conversion", index))
+                real.add(index)
+        origins = [o for o in origins if o.event not in replaced or o.leaf is not None]
+        return origins or self._first_spread()
+
+    def _first_spread(self) -> list[Origin]:
+        """Intended Infs reached the sink: the reduction that first mixes them is the origin."""
+        ordered = sorted(self.visited)
+        for index in ordered:
+            event = self.events[index]
+            if event.base in REDUCTIONS and event.bad and event.bad_reads:
+                return [Origin("birth", index)]
+        return [Origin("birth", index) for index in ordered[:1]]
+
+    def _ancestors(self, index: int) -> set[int]:
+        seen: set[int] = set()
+        stack = list(self.parents[index])
+        while stack:
+            parent = stack.pop()
+            if parent not in seen:
+                seen.add(parent)
+                stack += self.parents.get(parent, [])
+        return seen
+
+    def _escape(self, result: Slice) -> None:
+        """A saved value that had spread over positions in forward is born there (DESIGN rule 2)."""
+        kept: list[Origin] = []
+        for origin in result.origins:
+            if origin.kind != "saved_value":
+                kept.append(origin)
+                continue
+            forward = forward_slice(self.trace, self.saved[origin.event])
+            spread = [
+                i for i in forward.visited if self.events[i].base in MIXING and self.events[i].bad
+            ]
+            if spread and forward.origins:
+                kept += forward.origins
+                result.visited |= forward.visited
+            else:
+                kept.append(origin)
+                result.contributors += [
+                    (o.event, "absorbed_in_forward") for o in forward.origins if o.event >= 0
+                ]
+        result.origins = kept
+
+    def _contributors(self, result: Slice) -> None:
+        chosen = {origin.event for origin in result.origins}
+        for index in sorted(self.visited):
+            births = [s for s in self.sources.get(index, []) if isinstance(s, Origin)]
+            if births and index not in chosen and births[0].kind == "birth":
+                result.contributors.append((index, "birth_of_inf"))
+        for origin in result.origins:
+            if origin.kind == "nonfinite_scalar":
+                source = _scalar_producer(self.events, origin)
+                if source is not None:
+                    result.contributors.append((source, "produced_scalar"))
+
+    def _chain(self, result: Slice, roots: list[int]) -> list[int]:
+        """The shortest way from the first origin to the sink, along bad events."""
+        if not result.origins or not roots:
+            return []
+        target = result.origins[0].event
+        came: dict[int, int | None] = {roots[0]: None}
+        queue = [roots[0]]
+        for root in roots[1:]:
+            came.setdefault(root, None)
+            queue.append(root)
+        for index in queue:
+            if index == target:
+                break
+            for parent in self.parents.get(index, []):
+                if parent not in came:
+                    came[parent] = index
+                    queue.append(parent)
+        path: list[int] = []
+        at: int | None = target if target in came else None
+        while at is not None:
+            path.append(at)
+            at = came[at]
+        return path
+
+
+def is_conversion(event: Event) -> bool:
+    """Whether an event made NaN out of infinities."""
+    reads = event.bad_reads
+    made_nan = any(write.counts[0] for write in event.writes)
+    return bool(reads) and made_nan and not any(read.counts[0] for read in reads)
+
+
+def forward_slice(trace: Trace, reads: list[Read]) -> Slice:
+    """Slice from values saved in forward, without the cut at the loss."""
+    slicer = _Slicer(trace)
+    slicer.cut = False
+    starts = [Start(r.producers, r.leaf, r.counts, r.argument) for r in reads]
+    return slicer.run(starts)
+
+
+def gradient_events(events: list[Event]) -> set[int]:
+    """Find the backward events that carry a gradient, not only saved values."""
+    found: set[int] = set()
+    for event in events:
+        if event.stage not in ("backward", "reduce", "unscale", "clip", "update", "after_update"):
+            continue
+        seed = event.node is None and event.stage == "backward" and event.base in SEEDS
+        if seed or any(p in found for read in event.reads for p in read.producers):
+            found.add(event.index)
+    return found
+
+
+def _scalar_producer(events: list[Event], origin: Origin) -> int | None:
+    """The op whose result last left the tensor world as a non-finite Python number."""
+    for event in reversed(events[: origin.event]):
+        if event.base == "_local_scalar_dense" and event.bad_reads:
+            producers = event.bad_reads[0].producers
+            return producers[0] if producers else event.index
+    return None
+
+
+def _unique(origins: list[Origin]) -> list[Origin]:
+    """One origin per event, and one per leaf however many events read it."""
+    seen: set[object] = set()
+    kept = []
+    for origin in origins:
+        key: object = origin.leaf if origin.leaf is not None else origin.event
+        if key not in seen:
+            seen.add(key)
+            kept.append(origin)
+    return kept
