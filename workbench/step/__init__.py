@@ -1,11 +1,13 @@
 """One training step: what the user writes, how it is run, and how its state is kept."""
 
+from workbench.step.locate import load_step, step_reference
 from workbench.step.names import inner_model, named_buffers, named_parameters
 from workbench.step.protocol import Autocast, Domain, ScalerLike, TrainingStep
 from workbench.step.rng import RngState, capture_rng, restore_rng
 from workbench.step.runner import Outcome, StepRunner
 from workbench.step.stages import ESTABLISHES, STAGES, Stage, Unit
 from workbench.step.state import StepSnapshot, StepState, capture_state, restore_state
+from workbench.step.storage import read_state, write_state
 
 __all__ = [
     "ESTABLISHES",
@@ -24,8 +26,12 @@ __all__ = [
     "capture_rng",
     "capture_state",
     "inner_model",
+    "load_step",
     "named_buffers",
     "named_parameters",
+    "read_state",
     "restore_rng",
     "restore_state",
+    "step_reference",
+    "write_state",
 ]

@@ -7,46 +7,45 @@ at their gate (unscaled, not clipped), random numbers after the last stage that 
 from __future__ import annotations
 
 import hashlib
-import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
+from torch import Tensor, nn
 
 from workbench.numerics.digests import raw_parts, tensor_digest
-from workbench.step.gates import clean_name
+from workbench.step.gates import optimizer_state_tensors
+from workbench.step.names import named_buffers, named_parameters
+from workbench.step.rng import capture_rng
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch.optim import Optimizer
 
 
 def loss_bits(loss: Tensor) -> str:
-    """The loss's dtype and bytes, for example ``float32:0000c07f``."""
+    """Return the loss's dtype and bytes in memory order, for example ``float32:0000c07f``."""
     name = str(loss.dtype).removeprefix("torch.")
-    return f"{name}:{b''.join(bytes(part.tolist()) for part in raw_parts(loss)).hex()}"
+    return f"{name}:{b''.join(part.numpy().tobytes() for part in raw_parts(loss)).hex()}"
 
 
 def gradient_digests(model: nn.Module) -> dict[str, str]:
-    """sha256 of every gradient by its parameter's name; parameters without one are left out."""
+    """Digest every gradient that is there, by parameter name, as 64 hex digits each."""
     return {
-        clean_name(name): tensor_digest(parameter.grad)
-        for name, parameter in model.named_parameters()
+        name: tensor_digest(parameter.grad)
+        for name, parameter in named_parameters(model)
         if parameter.grad is not None
     }
 
 
 def rng_digest() -> str:
-    """sha256 over the state of the python, numpy and torch generators (CPU and every CUDA device).
+    """sha256 over the state of every random source; reading does not advance any of them."""
+    return capture_rng().digest()
 
-    Reading does not advance any of them.
-    """
-    import numpy as np
 
-    digest = hashlib.sha256(repr(random.getstate()).encode())
-    kind, keys, *rest = np.random.get_state(legacy=True)
-    digest.update(f"{kind}{rest}".encode())
-    digest.update(np.asarray(keys).tobytes())
-    digest.update(torch.get_rng_state().numpy().tobytes())
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        for state in torch.cuda.get_rng_state_all():
-            digest.update(state.numpy().tobytes())
-    return digest.hexdigest()
+def state_fingerprint(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> str:
+    """One digest over all parameters, buffers and optimizer state, names included."""
+    total = hashlib.sha256()
+    tensors = [*named_parameters(model), *named_buffers(model)]
+    tensors += optimizer_state_tensors(model, optimizers)
+    for name, tensor in tensors:
+        total.update(f"{name}={tensor_digest(tensor)};".encode())
+    return total.hexdigest()
