@@ -1,0 +1,126 @@
+"""The bundle: schema, writing, reading, digests, environment, tables, and the five lines.
+
+Names are loaded on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workbench.evidence.archive import pack
+    from workbench.evidence.conditions import Conditions, conditions_from, parse_setting
+    from workbench.evidence.machine import environment, environment_differences
+    from workbench.evidence.packing import Packed, pack_tensors, unpack_tensors
+    from workbench.evidence.pytree import (
+        AttributeDict,
+        FieldTuple,
+        Missing,
+        flatten,
+        loaded_class,
+        missing_objects,
+        unflatten,
+    )
+    from workbench.evidence.reader import Bundle, FileCheck, find_bundles, open_bundle
+    from workbench.evidence.schema import (
+        GOALS,
+        FileEntry,
+        FirstBad,
+        Manifest,
+        StepReference,
+        fingerprint,
+    )
+    from workbench.evidence.summary import (
+        SummaryFacts,
+        summary_facts,
+        summary_lines,
+        verdict_sentence,
+    )
+    from workbench.evidence.table import Table, read_table, table_from_rows, write_table
+    from workbench.evidence.wording import (
+        byte_size,
+        clean,
+        count_words,
+        joined,
+        kind_word,
+        number,
+        shape,
+    )
+    from workbench.evidence.writer import BundleWriter
+
+_WHERE = {
+    "archive": ("pack",),
+    "conditions": ("Conditions", "conditions_from", "parse_setting"),
+    "machine": ("environment", "environment_differences"),
+    "packing": ("Packed", "pack_tensors", "unpack_tensors"),
+    "pytree": (
+        "AttributeDict",
+        "FieldTuple",
+        "Missing",
+        "flatten",
+        "loaded_class",
+        "missing_objects",
+        "unflatten",
+    ),
+    "reader": ("Bundle", "FileCheck", "find_bundles", "open_bundle"),
+    "schema": ("GOALS", "FileEntry", "FirstBad", "Manifest", "StepReference", "fingerprint"),
+    "summary": ("SummaryFacts", "summary_facts", "summary_lines", "verdict_sentence"),
+    "table": ("Table", "read_table", "table_from_rows", "write_table"),
+    "wording": ("byte_size", "clean", "count_words", "joined", "kind_word", "number", "shape"),
+    "writer": ("BundleWriter",),
+}
+_MODULE = {name: module for module, names in _WHERE.items() for name in names}
+
+__all__ = [
+    "GOALS",
+    "AttributeDict",
+    "Bundle",
+    "BundleWriter",
+    "Conditions",
+    "FieldTuple",
+    "FileCheck",
+    "FileEntry",
+    "FirstBad",
+    "Manifest",
+    "Missing",
+    "Packed",
+    "StepReference",
+    "SummaryFacts",
+    "Table",
+    "byte_size",
+    "clean",
+    "conditions_from",
+    "count_words",
+    "environment",
+    "environment_differences",
+    "find_bundles",
+    "fingerprint",
+    "flatten",
+    "joined",
+    "kind_word",
+    "loaded_class",
+    "missing_objects",
+    "number",
+    "open_bundle",
+    "pack",
+    "pack_tensors",
+    "parse_setting",
+    "read_table",
+    "shape",
+    "summary_facts",
+    "summary_lines",
+    "table_from_rows",
+    "unflatten",
+    "unpack_tensors",
+    "verdict_sentence",
+    "write_table",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULE[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,355 @@
+"""Opening and reading a bundle: bounded, checked, and without running anything it names."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from torch import Tensor
+
+from workbench.errors import BundleError
+from workbench.evidence.store import DirectoryStore, Store, ZipStore
+from workbench.evidence.conditions import Conditions
+from workbench.evidence.packing import logical_names, unpack_tensors
+from workbench.evidence.pytree import Resolve, unflatten
+from workbench.evidence.safetensors_file import SafetensorsFile
+from workbench.evidence.schema import (
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    FirstBad,
+    Manifest,
+    check_name,
+    decode_manifest,
+)
+from workbench.evidence.writer import PACK_KEY
+from workbench.numerics import jsonio
+from workbench.numerics.limits import dtype_name
+
+MAX_TEXT_BYTES: Final = 1 << 30
+_PIECE: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileCheck:
+    """How one listed file was found.
+
+    Attributes:
+        rel: Its name.
+        status: ``"ok"``, ``"missing"``, ``"size"`` or ``"digest"``.
+        size: Bytes listed.
+        found: Bytes found, or None.
+    """
+
+    rel: str
+    status: str
+    size: int
+    found: int | None
+
+
+def open_bundle(path: str | os.PathLike[str]) -> Bundle:
+    """Open a bundle: a directory, or the same directory in an uncompressed zip.
+
+    Reads the manifest only.
+
+    Raises:
+        BundleError: No bundle there, or one that is damaged, hostile or newer.
+    """
+    return Bundle(path)
+
+
+class Bundle:
+    """The sealed evidence of one incident.
+
+    Attributes:
+        path: Where it is.
+        manifest: What it says about itself.
+        manifest_bytes: The bytes of its ``manifest.json``.
+        digest: ``"sha256:…"`` of the manifest, and through its file table of everything in it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Read the manifest; see ``open_bundle``."""
+        self.path = Path(path)
+        self._store = _open_store(self.path)
+        self.manifest_bytes = self._store.read_small(MANIFEST, MAX_MANIFEST_BYTES)
+        self.manifest: Manifest = decode_manifest(self.manifest_bytes, str(self.path))
+        self.digest = "sha256:" + hashlib.sha256(self.manifest_bytes).hexdigest()
+        self._checked: set[str] = set()
+
+    def __repr__(self) -> str:
+        """Path, kind and fingerprint."""
+        return f"<Bundle {str(self.path)!r} {self.kind} {self.fingerprint}>"
+
+    @property
+    def id(self) -> str:
+        """Random identifier."""
+        return self.manifest.id
+
+    @property
+    def kind(self) -> str:
+        """``nonfinite``, ``alert`` or ``captured``."""
+        return self.manifest.kind
+
+    @property
+    def fingerprint(self) -> str:
+        """``"NF-xxxxxx"``."""
+        return self.manifest.fingerprint
+
+    @property
+    def first_bad(self) -> FirstBad | None:
+        """What was caught."""
+        return self.manifest.first_bad
+
+    @property
+    def conditions(self) -> Conditions:
+        """The original conditions."""
+        return self.manifest.conditions
+
+    @property
+    def completeness(self) -> dict[str, str]:
+        """Per recovery goal, ``"complete"`` or what is missing and why."""
+        return self.manifest.completeness
+
+    @property
+    def sealed(self) -> bool:
+        """Whether writing came to its end."""
+        return self.manifest.sealed
+
+    @property
+    def findings_dir(self) -> Path:
+        """The sibling directory that results go to."""
+        return self.path.with_name(self.path.name.removesuffix(".zip") + ".findings")
+
+    def files(self) -> list[str]:
+        """Names of all listed files."""
+        return sorted(self.manifest.files)
+
+    def has(self, rel: str) -> bool:
+        """Whether a file is listed."""
+        return rel in self.manifest.files
+
+    def json(self, rel: str) -> Any:
+        """A JSON file, checked against its digest.
+
+        Raises:
+            BundleError: Not listed, damaged, or not strict JSON.
+        """
+        return jsonio.loads(self.read_bytes(rel))
+
+    def text(self, rel: str) -> str:
+        """A text file, checked against its digest."""
+        return self.read_bytes(rel).decode("utf-8", "replace")
+
+    def lines(self, rel: str) -> list[Any]:
+        """A file of JSON lines."""
+        return jsonio.load_lines(self.read_bytes(rel))
+
+    def ledger(self) -> list[dict[str, Any]]:
+        """The L1 records kept, oldest first; empty when none were."""
+        records = self.lines("ledger.jsonl") if self.has("ledger.jsonl") else []
+        if not all(isinstance(record, dict) for record in records):
+            raise BundleError(f"The ledger of {str(self.path)!r} holds a line that is no record.")
+        return records
+
+    def evidence(self) -> dict[str, Any]:
+        """The L2 record; empty when none was written."""
+        return self._table("evidence.json")
+
+    def environment(self) -> dict[str, Any]:
+        """The environment it was recorded in; empty when none was written."""
+        return self._table("environment.json")
+
+    def tensors(self, rel: str, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+        """Tensors of a safetensors file, on the CPU, with strides and aliasing restored.
+
+        The file's digest is checked the first time anything of it is read.
+
+        Args:
+            rel: File name.
+            names: Only these; all when None.
+
+        Raises:
+            BundleError: Not listed or damaged.
+        """
+        self._check(rel)
+        with self._open(rel) as file:
+            header, specs = self._header(file, rel)
+            wanted = logical_names(header.names(), specs) if names is None else list(names)
+            return unpack_tensors(header.read, specs, wanted)
+
+    def tensor_index(self, rel: str) -> dict[str, dict[str, Any]]:
+        """``{name: {"dtype", "shape"}}`` of a safetensors file; reads its header only."""
+        with self._open(rel) as file:
+            header, specs = self._header(file, rel)
+            found: dict[str, dict[str, Any]] = {}
+            for name in logical_names(header.names(), specs):
+                spec = specs.get(name, {})
+                stored = header.index.get(name)
+                found[name] = {
+                    "dtype": spec.get("dtype") or (dtype_name(stored[0]) if stored else None),
+                    "shape": spec.get("shape") or (list(stored[1]) if stored else None),
+                }
+            return found
+
+    def tensor_specs(self, rel: str) -> dict[str, Any]:
+        """What the file keeps about its tensors beyond their values: strides, aliasing, layout."""
+        with self._open(rel) as file:
+            return self._header(file, rel)[1]
+
+    def pytree(self, stem: str, resolve: Resolve | None = None) -> Any:
+        """A tree from ``<stem>.json`` and ``<stem>.safetensors``.
+
+        Args:
+            stem: Name without ending.
+            resolve: See ``pytree.unflatten``.
+        """
+        rel = f"{stem}.safetensors"
+        return unflatten(
+            self.json(f"{stem}.json"), self.tensors(rel) if self.has(rel) else {}, resolve
+        )
+
+    def read_bytes(self, rel: str) -> bytes:
+        """A whole file, checked against its size and digest.
+
+        Raises:
+            BundleError: Not listed, damaged, or too large to be a text.
+        """
+        entry = self._entry(rel)
+        if entry.size > MAX_TEXT_BYTES:
+            raise BundleError(f"{rel!r} is listed with {entry.size} bytes, too large to be a text.")
+        with self._open(rel) as file:
+            data = file.read(entry.size + 1)
+        if len(data) != entry.size or hashlib.sha256(data).hexdigest() != entry.sha256:
+            raise self._damaged(rel)
+        return data
+
+    def verify(self) -> list[FileCheck]:
+        """Check every listed file for presence, size and digest, in the manifest's order."""
+        return [self._verify(rel) for rel in self.manifest.files]
+
+    def pieces(self, rel: str) -> Iterator[bytes]:
+        """The bytes of a file, piece by piece; its digest is checked after the last one.
+
+        Raises:
+            BundleError: Not listed or damaged.
+        """
+        digest = hashlib.sha256()
+        with self._open(rel) as file:
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+                yield piece
+        if digest.hexdigest() != self._entry(rel).sha256:
+            raise self._damaged(rel)
+
+    def _verify(self, rel: str) -> FileCheck:
+        entry = self.manifest.files[rel]
+        found = self._store.size(rel)
+        if found is None:
+            return FileCheck(rel, "missing", entry.size, None)
+        if found != entry.size:
+            return FileCheck(rel, "size", entry.size, found)
+        try:
+            self._checked.discard(rel)
+            self._check(rel)
+        except BundleError:
+            return FileCheck(rel, "digest", entry.size, found)
+        return FileCheck(rel, "ok", entry.size, found)
+
+    def _check(self, rel: str) -> None:
+        if rel in self._checked:
+            return
+        for _ in self.pieces(rel):
+            pass
+        self._checked.add(rel)
+
+    def packed_findings(self) -> list[str]:
+        """Names below ``findings/`` that ``pack`` took along; they are results, not evidence."""
+        return self._store.names("findings/")
+
+    def read_packed_findings(self, rel: str) -> bytes:
+        """A result that ``pack`` took along. No digest of the bundle covers it."""
+        return self._store.read_small(check_name(rel), MAX_TEXT_BYTES)
+
+    def _entry(self, rel: str) -> Any:
+        entry = self.manifest.files.get(rel)
+        if entry is None:
+            reason = self.manifest.dropped.get(rel)
+            why = f" It was left out: {reason}." if reason else ""
+            raise BundleError(
+                f"The bundle {str(self.path)!r} has no file {rel[:120]!r}.{why} "
+                "`workbench inspect` lists what it has."
+            )
+        return entry
+
+    def _open(self, rel: str) -> IO[bytes]:
+        entry = self._entry(rel)
+        check_name(rel)
+        found = self._store.size(rel)
+        if found != entry.size:
+            raise self._damaged(rel)
+        return self._store.open(rel, entry.size)
+
+    def _header(self, file: IO[bytes], rel: str) -> tuple[SafetensorsFile, dict[str, Any]]:
+        header = SafetensorsFile(file, self._entry(rel).size, rel)
+        text = header.metadata.get(PACK_KEY)
+        specs = jsonio.loads(text) if text else {}
+        if not isinstance(specs, dict) or not all(isinstance(s, dict) for s in specs.values()):
+            raise self._damaged(rel)
+        return header, specs
+
+    def _table(self, rel: str) -> dict[str, Any]:
+        found = self.json(rel) if self.has(rel) else {}
+        if not isinstance(found, dict):
+            raise BundleError(f"{rel!r} of {str(self.path)!r} is not a JSON object.")
+        return found
+
+    def _damaged(self, rel: str) -> BundleError:
+        return BundleError(
+            f"{rel} does not match its digest in {str(self.path)!r}. Nothing from it is shown, "
+            "since it is not what was recorded. The other files can still be used; "
+            "`workbench verify` checks each of them."
+        )
+
+
+def _open_store(path: Path) -> Store:
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise BundleError(
+            f"There is no bundle at {str(path)!r} ({type(error).__name__}). "
+            "`workbench list` shows the bundles below a directory."
+        ) from error
+    if stat.S_ISDIR(mode):
+        return DirectoryStore(path)
+    if stat.S_ISREG(mode):
+        return ZipStore(path)
+    raise BundleError(f"{str(path)!r} is neither a directory nor a file, so it is no bundle.")
+
+
+def find_bundles(directory: str | os.PathLike[str]) -> list[Path]:
+    """Bundles below a directory, newest first; damaged ones are listed like others.
+
+    Hidden directories, and directories inside bundles, are not searched.
+    """
+    found: list[tuple[float, str]] = []
+    for folder, subfolders, files in os.walk(directory):
+        inside = [name for name in subfolders if name.endswith(".bundle")]
+        zips = [name for name in files if name.endswith(".bundle.zip")]
+        subfolders[:] = [
+            name for name in subfolders if name not in inside and not name.startswith(".")
+        ]
+        for name in inside + zips:
+            path = Path(folder) / name
+            if name.startswith("."):
+                continue
+            try:
+                marker = path / MANIFEST if name in inside else path
+                found.append((-marker.lstat().st_mtime, str(path)))
+            except OSError:
+                continue
+    return [Path(path) for _, path in sorted(found)]

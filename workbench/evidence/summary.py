@@ -1,0 +1,395 @@
+"""The five lines: headline, Why, Sure?, Reach, Resume.
+
+One function for the terminal, the exception, the panel and the report. *Caught at* is the gate that
+tripped and *Born at* the op where the value went bad; a line has one or the other by name, and
+nothing is said that the facts do not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from workbench.evidence.reader import Bundle
+from workbench.evidence.schema import FirstBad
+from workbench.evidence.wording import MINUS, clean, count_words, joined, kind_word, number
+
+BAD, ALERT, QUIET = "✕", "!", "·"
+NOT_REPLAYED: Final = "Not replayed yet."
+
+# Stages whose ops run before any parameter is written by an optimizer.
+_BEFORE_UPDATE: Final = frozenset(
+    {"input", "forward", "loss", "backward", "reduce", "unscale", "clip"}
+)
+_SUBJECTS: Final = {
+    "loss": "loss",
+    "gradient": "gradient of",
+    "grad_norm": "gradient norm",
+    "parameter": "parameter",
+    "optimizer_state": "optimizer state",
+    "loss_scale": "loss scale",
+    "buffer": "buffer",
+    "input": "batch field",
+}
+_ALONE: Final = frozenset({"loss", "grad_norm", "loss_scale"})
+
+
+@dataclass(kw_only=True)
+class SummaryFacts:
+    """What the five lines may speak of; whatever is None is not spoken of.
+
+    Attributes:
+        first_bad: The first bad record: a ``FirstBad``, a findings' ``first_bad``, or None where
+            nothing tripped.
+        kind: Kind of the incident.
+        findings: A ``workbench.findings/1`` object, once there is one.
+        completeness: The bundle's, per recovery goal.
+        update_withheld: Whether the optimizer's update of this step was kept from happening.
+        cause: One or two sentences on the cause, from the cause's own page.
+        fix: What to try, as an imperative without a full stop.
+        environment: Differences, as from ``environment_differences``.
+        max_relative: Largest relative difference of finite values in a replay.
+        checkpoint: Name of the newest committed checkpoint.
+        checkpoint_state: Its state in words, such as ``"committed"``.
+        silent: A sentence on a wrong finite number, from ``absorbed``.
+    """
+
+    first_bad: FirstBad | Mapping[str, Any] | None
+    kind: str = "nonfinite"
+    findings: Mapping[str, Any] | None = None
+    completeness: Mapping[str, str] = field(default_factory=dict)
+    update_withheld: bool | None = None
+    cause: str | None = None
+    fix: str | None = None
+    environment: Sequence[Mapping[str, Any]] = ()
+    max_relative: float | None = None
+    checkpoint: str | None = None
+    checkpoint_state: str | None = None
+    silent: str | None = None
+
+
+def summary_facts(bundle: Bundle, findings: Mapping[str, Any] | None = None) -> SummaryFacts:
+    """The facts of a bundle alone, or of a bundle and its findings."""
+    manifest = bundle.manifest
+    return SummaryFacts(
+        first_bad=manifest.first_bad,
+        kind=manifest.kind,
+        findings=findings,
+        completeness=manifest.completeness,
+    )
+
+
+def summary_lines(facts: SummaryFacts) -> list[str]:
+    """The five lines.
+
+    Returns:
+        Headline, ``Why``, ``Sure?``, ``Reach``, ``Resume``; plain text, one line each, with every
+        name from outside cleaned of control characters and cut.
+    """
+    return [
+        headline(facts),
+        f"Why     {why(facts)}",
+        f"Sure?   {sure(facts)}",
+        f"Reach   {reach(facts)}",
+        f"Resume  {resume(facts)}",
+    ]
+
+
+def headline(facts: SummaryFacts) -> str:
+    """What happened, and where it was born or, before a diagnosis, caught."""
+    bad = _first_bad(facts)
+    origins = _origins(facts)
+    if bad is None:
+        if origins:
+            return f"{BAD} A gate found nothing, and yet: {_born(origins[0])}"
+        return f"{QUIET} {'Nothing tripped in this step; it was captured on request.'}"
+    if facts.kind == "alert" or bad.get("kind") == "alert":
+        return f"{ALERT} Nothing non-finite. Alert: {_alert(facts, bad)}"
+    what = _what(bad)
+    if origins:
+        return f"{BAD} {what} {_born(origins[0])}"
+    return f"{BAD} {what} Caught at {_place(bad)}."
+
+
+def why(facts: SummaryFacts) -> str:
+    """The cause in words, or how far it is known."""
+    if facts.findings is None:
+        return NOT_REPLAYED
+    origins = _origins(facts)
+    if not origins:
+        return _nothing_found(facts)
+    origin = origins[0]
+    if facts.cause:
+        text = clean(facts.cause, 300)
+    else:
+        label = str(origin.get("cause") or "").replace("_", " ")
+        text = f"{label.capitalize() or 'Cause not known'}, in {_dtype(origin)}."
+    more = len(origins) - 1
+    if more:
+        text += f" {number(more)} other origin{'s' if more > 1 else ''}."
+    if facts.silent:
+        text += f" {clean(facts.silent, 200)}"
+    return text
+
+
+def sure(facts: SummaryFacts) -> str:
+    """How a replay compares with the record."""
+    reproduction = _mapping((facts.findings or {}).get("reproduction"))
+    verdict = reproduction.get("verdict")
+    if verdict is None:
+        return NOT_REPLAYED
+    sentence = verdict_sentence(
+        str(verdict),
+        max_relative=facts.max_relative,
+        environment=facts.environment,
+        missing=_missing(facts),
+    )
+    if reproduction.get("deterministic_here") is False:
+        sentence += " Two replays here differ from each other: the step is not deterministic here."
+    survives = reproduction.get("survives_instrumentation")
+    if survives is True:
+        sentence += " Still fails with probes on."
+    elif survives is False:
+        sentence += (
+            " Stops failing with probes on. What follows comes from a run that did not fail: "
+            "a hint, not evidence."
+        )
+    return sentence
+
+
+def verdict_sentence(
+    verdict: str,
+    *,
+    max_relative: float | None = None,
+    environment: Sequence[Mapping[str, Any]] = (),
+    missing: str | None = None,
+) -> str:
+    """The sentence for a verdict of a replay.
+
+    Args:
+        verdict: One of the six verdicts.
+        max_relative: Largest relative difference, for ``same_mask``.
+        environment: Differences, for ``not_reproduced``.
+        missing: What the bundle lacks, for ``unverifiable``.
+    """
+    if verdict == "same_mask":
+        distance = "" if max_relative is None else f" by at most {number(max_relative)} (relative)"
+        return f"Replayed: the same elements are non-finite; finite values differ{distance}."
+    if verdict == "not_reproduced":
+        return f"Did not fail here. That does not clear the step{_differs(environment)}."
+    if verdict == "unverifiable":
+        return f"Cannot be checked here: {missing or 'the bundle lacks what a replay needs'}."
+    return _VERDICTS.get(verdict, f"Verdict {clean(verdict, 40)!r}, unknown to this version.")
+
+
+_VERDICTS: Final = {
+    "bitwise": "Replayed exactly: same loss bits, same non-finite values.",
+    "same_class": (
+        "Replayed in kind: the same tensor goes non-finite in the same way, at other positions."
+    ),
+    "same_alert": "Replayed: the same alert, all values finite.",
+}
+
+
+def reach(facts: SummaryFacts) -> str:
+    """What holds bad values now."""
+    bad = _first_bad(facts)
+    contamination = (facts.findings or {}).get("contamination")
+    if isinstance(contamination, Mapping):
+        return _contaminated(facts, contamination, bad)
+    if bad is None or facts.kind == "alert":
+        return "No non-finite value was caught."
+    if facts.update_withheld is True:
+        return (
+            "Stopped before the update. Parameters, optimizer state and checkpoints were not "
+            "scanned yet."
+        )
+    if facts.update_withheld is False or bad.get("stage") not in _BEFORE_UPDATE:
+        return (
+            "The update of this step was made: parameters and optimizer state may hold bad values. "
+            "Not scanned yet."
+        )
+    return "Not known: parameters, optimizer state and checkpoints were not scanned yet."
+
+
+def resume(facts: SummaryFacts) -> str:
+    """From where to go on, and what to try before that."""
+    if facts.checkpoint:
+        state = f" ({clean(facts.checkpoint_state, 40)})" if facts.checkpoint_state else ""
+        text = f"{clean(facts.checkpoint, 120)}{state}."
+    else:
+        text = "Not known: no checkpoint was recorded. `workbench checkpoints latest` finds one."
+    if facts.fix:
+        text += f" Before that, try: {clean(facts.fix, 200).rstrip('.')}."
+    return text
+
+
+def _first_bad(facts: SummaryFacts) -> dict[str, Any] | None:
+    bad = facts.first_bad
+    if isinstance(bad, FirstBad):
+        return bad.as_dict()
+    if bad is None and facts.findings is not None:
+        bad = facts.findings.get("first_bad")
+    return dict(bad) if isinstance(bad, Mapping) else None
+
+
+def _origins(facts: SummaryFacts) -> list[Mapping[str, Any]]:
+    origins = (facts.findings or {}).get("origins")
+    return [o for o in origins if isinstance(o, Mapping)] if isinstance(origins, list) else []
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _what(bad: Mapping[str, Any]) -> str:
+    sink, tensor = str(bad.get("sink") or ""), clean(bad.get("tensor", ""), 80)
+    kind = str(bad.get("kind") or "nan")
+    if kind == "exception" or sink == "exception":
+        message = clean(bad.get("message") or tensor or "an exception", 160).rstrip(".")
+        return f"The step raised {message}."
+    subject = _subject(sink, tensor)
+    word = kind_word(kind)
+    counts = _mapping(bad.get("counts"))
+    total = sum(int(counts.get(key, 0)) for key in ("nan", "pos_inf", "neg_inf", "finite"))
+    if total > 1:
+        return f"The {subject} became non-finite: {count_words(counts)}."
+    return f"The {subject} became {word}."
+
+
+def _subject(sink: str, tensor: str) -> str:
+    word = _SUBJECTS.get(sink)
+    if word is None or tensor.startswith((f"{word} ", f"{sink} ")):
+        return tensor or "result"
+    if sink in _ALONE:
+        return word
+    return f"{word} {tensor}"
+
+
+def _place(bad: Mapping[str, Any]) -> str:
+    parts = [clean(bad.get("stage", "an unknown stage"), 40)]
+    if bad.get("step") is not None:
+        parts.append(f"step {number(int(bad['step']))}")
+    if bad.get("micro_step"):
+        parts.append(f"micro-step {number(int(bad['micro_step']))}")
+    if bad.get("rank"):
+        parts.append(f"rank {number(int(bad['rank']))}")
+    return ", ".join(parts)
+
+
+def _born(origin: Mapping[str, Any]) -> str:
+    op, kind = origin.get("op"), origin.get("kind")
+    tensor = clean(_mapping(origin.get("tensor")).get("name") or "", 80)
+    source = f", {clean(origin['source'], 100)}" if origin.get("source") else ""
+    leaf = _LEAVES.get(str(kind))
+    if leaf is not None:
+        name = f" {tensor}" if tensor else ""
+        return f"It was in {leaf}{name} before the step began{source}."
+    if kind == "exception":
+        return f"Raised in {_where(origin)}{source}."
+    if op:
+        return f"Born at {clean(op, 80)} in {_where(origin)}{source}."
+    return f"Born in {_where(origin)}{source}."
+
+
+_LEAVES: Final = {
+    "poisoned_batch": "the batch field",
+    "poisoned_parameter": "the parameter",
+    "poisoned_buffer": "the buffer",
+    "poisoned_optimizer_state": "the optimizer state",
+    "captured_tensor": "the tensor",
+}
+
+
+def _where(origin: Mapping[str, Any]) -> str:
+    if origin.get("where") == "module":
+        module = clean(origin.get("module") or "", 90)
+        place = module or "the model"
+        stage = origin.get("stage")
+        return f"{place}, backward" if stage == "backward" else place
+    return clean(origin.get("where") or origin.get("stage") or "an unknown place", 40)
+
+
+def _dtype(origin: Mapping[str, Any]) -> str:
+    return clean(origin.get("dtype") or "an unknown dtype", 40)
+
+
+def _alert(facts: SummaryFacts, bad: Mapping[str, Any]) -> str:
+    message = clean(bad.get("message") or "", 200)
+    if message:
+        return message if message.endswith(".") else f"{message}."
+    value = bad.get("value")
+    tensor = clean(bad.get("tensor", "value"), 80)
+    return f"{tensor} {number(value)}." if isinstance(value, int | float) else f"{tensor}."
+
+
+def _nothing_found(facts: SummaryFacts) -> str:
+    findings = facts.findings or {}
+    verdict = _mapping(findings.get("reproduction")).get("verdict")
+    if verdict is None:
+        return f"{NOT_REPLAYED} The record alone does not show where the value was born."
+    if verdict in {"unverifiable", "not_reproduced"}:
+        return "Not known: there was no replay that failed as recorded."
+    if facts.kind == "alert" or verdict == "same_alert":
+        return "No value is non-finite, so there is no birth to find."
+    absorbed = findings.get("absorbed")
+    if facts.silent or absorbed:
+        return clean(facts.silent or "Silent: an overflow was absorbed into finite values.", 300)
+    return f"Nothing is wrong in this step: no NaN, +Inf or {MINUS}Inf reaches a result."
+
+
+def _missing(facts: SummaryFacts) -> str | None:
+    lacking = [
+        f"{goal}: {state}" for goal, state in facts.completeness.items() if state != "complete"
+    ]
+    return clean(f"the bundle is incomplete ({joined(lacking)})", 200) if lacking else None
+
+
+def _differs(environment: Sequence[Mapping[str, Any]]) -> str:
+    said = [
+        f"{clean(d.get('field', ''), 40)} differs (recorded {_value(d.get('recorded'))}, here "
+        f"{_value(d.get('here'))})"
+        for d in environment
+    ]
+    return f": {joined(said, 2)}" if said else ""
+
+
+def _value(value: Any) -> str:
+    return "nothing" if value is None else clean(value, 40)
+
+
+def _contaminated(
+    facts: SummaryFacts, contamination: Mapping[str, Any], bad: Mapping[str, Any] | None
+) -> str:
+    words = (
+        ("parameters", "parameter"),
+        ("optimizer_state", "optimizer state"),
+        ("buffers", "buffer"),
+        ("checkpoints", "checkpoint"),
+    )
+    held, unknown = [], []
+    for key, word in words:
+        names = contamination.get(key)
+        if names is None and key in contamination:
+            unknown.append(word)
+        elif isinstance(names, list) and names:
+            held.append(f"{word} {joined([clean(name, 60) for name in names], 2)}")
+    if held:
+        text = f"Bad values in {'; '.join(held)}."
+    elif unknown:
+        text = f"Not known: {joined(unknown)} was not recorded."
+    elif (
+        bad is not None
+        and bad.get("stage") in _BEFORE_UPDATE
+        and facts.update_withheld is not False
+    ):
+        text = (
+            "Stopped before the update: no parameter, optimizer state or checkpoint holds a bad "
+            "value."
+        )
+    else:
+        text = "No parameter, buffer, optimizer state or checkpoint holds a bad value."
+    if contamination.get("collective") is True:
+        text += " The bad value went through a collective to all ranks."
+    return text

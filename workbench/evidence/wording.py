@@ -1,0 +1,88 @@
+"""Numbers, shapes and names as they stand on screen, in reports and in messages."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+MINUS: Final = "\u2212"
+_CONTROL: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]+"
+)
+_SMALL, _LARGE, _DIGITS = 1e-4, 1e7, 4
+
+
+def number(value: float | int | None) -> str:
+    """A number in words of this package: thousands separators, 4 significant digits.
+
+    >>> number(18342), number(float("-inf")), number(0.00001234567)
+    ('18,342', '−Inf', '1.235e-05')
+    """
+    if value is None:
+        return "unknown"
+    if isinstance(value, int):
+        return f"{value:,}".replace("-", MINUS)
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else f"{MINUS}Inf"
+    size = abs(value)
+    if size != 0 and not _SMALL <= size < _LARGE:
+        text = f"{value:.{_DIGITS - 1}e}"
+    elif size >= 10 ** (_DIGITS - 1):
+        text = f"{value:,.0f}"
+    else:
+        text = f"{value:.{_DIGITS}g}"
+    return MINUS + text[1:] if text.startswith("-") else text
+
+
+def shape(sizes: Sequence[int] | None) -> str:
+    """A shape: ``[8, 128, 768]``."""
+    return "unknown shape" if sizes is None else f"[{', '.join(str(int(n)) for n in sizes)}]"
+
+
+def kind_word(kind: str) -> str:
+    """``"nan"``, ``"+inf"``, ``"-inf"`` as they are spelled on screen."""
+    return {"nan": "NaN", "+inf": "+Inf", "-inf": f"{MINUS}Inf"}.get(kind, kind)
+
+
+def count_words(counts: Mapping[str, Any]) -> str:
+    """``"1 NaN of 1"``, ``"3 −Inf and 2 NaN of 8,192"``, or ``"all 8,192 finite"``."""
+    names = (("nan", "NaN"), ("pos_inf", "+Inf"), ("neg_inf", f"{MINUS}Inf"))
+    found = [f"{number(int(counts.get(key, 0)))} {word}" for key, word in names if counts.get(key)]
+    total = sum(int(counts.get(key, 0)) for key in ("nan", "pos_inf", "neg_inf", "finite"))
+    if not found:
+        return f"all {number(total)} finite"
+    return f"{joined(found)} of {number(total)}"
+
+
+def joined(words: Sequence[str], at_most: int = 3) -> str:
+    """``"a, b and c"``; more than ``at_most`` end in ``"and 4 more"``."""
+    shown = list(words[:at_most])
+    if len(words) > at_most:
+        shown.append(f"{number(len(words) - at_most)} more")
+    return (
+        shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}" if shown else ""
+    )
+
+
+def clean(text: object, limit: int = 160) -> str:
+    """One line without control or direction characters, cut in the middle when too long.
+
+    For every text that came from a bundle or from user code.
+    """
+    line = _CONTROL.sub(" ", str(text)).strip()
+    if len(line) <= limit:
+        return line
+    half = (limit - 1) // 2
+    return f"{line[:half]}…{line[-half:]}"
+
+
+def byte_size(size: int) -> str:
+    """``"3.1 GB"``; decimal units."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size} bytes"
