@@ -1,0 +1,298 @@
+"""Conditions that belong to one model: its dtype, its optimizer's implementation, its batch.
+
+`settings` has the process-wide ones. Everything here acts on objects that were built for one
+replay; what it changes on the user's step is put back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from workbench.errors import UsageError
+from workbench.step.names import inner_model
+from workbench.step.protocol import TrainingStep
+from workbench.step.snapshots import copy_tree, exact_copy
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from workbench.evidence import Conditions
+
+DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
+OPTIMIZER_FLAGS: dict[str, dict[str, bool]] = {
+    "for_loop": {"foreach": False, "fused": False},
+    "foreach": {"foreach": True, "fused": False},
+    "fused": {"foreach": False, "fused": True},
+}
+
+
+def whole_dtype(name: str) -> torch.dtype | None:
+    """The dtype for the whole model, or None to keep the recorded dtypes."""
+    return None if name == "recorded" else cast("torch.dtype", DTYPES[name])
+
+
+def cast_everything(model: nn.Module, optimizers: Sequence[Optimizer], dtype: torch.dtype) -> None:
+    """Cast parameters, buffers and optimizer state in place, so that references stay valid."""
+    model.to(dtype=dtype)
+    for optimizer in optimizers:
+        for state in optimizer.state.values():
+            for key, value in list(state.items()):
+                # the step counter is a number, not a statistic: it keeps its dtype
+                if key != "step" and isinstance(value, torch.Tensor) and value.is_floating_point():
+                    state[key] = value.to(dtype)
+
+
+def cast_batch(batch: Any, dtype: torch.dtype | None, device: torch.device) -> Any:
+    """Copy a batch to a device and cast its floating tensors; the recorded one stays untouched."""
+
+    def one(value: Tensor) -> Tensor:
+        copied = exact_copy(value.detach(), device)
+        if dtype is not None and copied.is_floating_point():
+            copied = copied.to(dtype)
+        return copied.requires_grad_(value.requires_grad)
+
+    return copy_tree(batch, one)
+
+
+def keep_samples(batch: Any, wanted: Sequence[int]) -> Any:
+    """Keep some samples of a batch: the same indices of every tensor's leading dimension.
+
+    Args:
+        batch: Any pytree; the batch size is the leading dimension most tensors share.
+        wanted: Indices to keep, in order.
+
+    Raises:
+        UsageError: an index is outside the batch, or nothing would be left.
+    """
+    tensors = [t for t in _tensors(batch) if t.dim() > 0]
+    sizes = [t.shape[0] for t in tensors]
+    size = max(set(sizes), key=lambda value: (sizes.count(value), value)) if sizes else 0
+    outside = [index for index in wanted if not 0 <= index < size]
+    if outside or not wanted:
+        raise UsageError(
+            f"The condition 'keep_samples' was set to '{list(wanted)}', but the batch has {size} "
+            "samples along its leading dimension, so nothing was run. Give at least one index "
+            f"between 0 and {max(size - 1, 0)}."
+        )
+    index = list(wanted)
+
+    def one(value: Tensor) -> Tensor:
+        if value.dim() > 0 and value.shape[0] == size:
+            return value[torch.tensor(index, device=value.device)]
+        return value
+
+    return copy_tree(batch, one)
+
+
+def choose_optimizer(optimizers: Sequence[Optimizer], implementation: str) -> str | None:
+    """Choose the optimizers' implementation in place.
+
+    Returns:
+        None when done, else a sentence why it has no effect.
+    """
+    if implementation == "recorded":
+        return None
+    flags = OPTIMIZER_FLAGS[implementation]
+    for optimizer in optimizers:
+        missing = [name for name, on in flags.items() if on and name not in optimizer.defaults]
+        if missing:
+            kind = type(optimizer).__name__
+            return f"The optimizer {kind} has no {missing[0]} implementation."
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group.update({name: on for name, on in flags.items() if name in optimizer.defaults})
+        _announce_fused(optimizer, flags["fused"])
+    return None
+
+
+def _announce_fused(optimizer: Optimizer, fused: bool) -> None:
+    """Tell a GradScaler whether the optimizer unscales by itself, as torch's constructors do."""
+    marked = "_step_supports_amp_scaling"
+    if fused:
+        setattr(optimizer, marked, True)
+    elif marked in vars(optimizer):
+        delattr(optimizer, marked)
+
+
+def set_scale(scaler: Any, scale: float) -> str | None:
+    """Set the loss scale; None when done, else a sentence why it has no effect."""
+    if scaler is None:
+        return "The step has no loss scaler."
+    get_state, load = getattr(scaler, "state_dict", None), getattr(scaler, "load_state_dict", None)
+    state = get_state() if callable(get_state) else None
+    if not isinstance(state, Mapping) or "scale" not in state or not callable(load):
+        return f"The loss scaler {type(scaler).__name__} does not let its scale be set."
+    load({**state, "scale": float(scale)})
+    live = getattr(scaler, "_scale", None)
+    if isinstance(live, torch.Tensor):  # already on the device: loading leaves it stale
+        live.fill_(float(scale))
+    return None
+
+
+def optimizer_implementation(optimizers: Sequence[Optimizer]) -> str:
+    """Read which implementation the optimizers' groups ask for."""
+    seen = set()
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            on = [name for name in ("fused", "foreach") if group.get(name)]
+            off = group.get("foreach") is False and not group.get("fused")
+            seen.add(on[0] if on else "for_loop" if off else "default")
+    return "+".join(sorted(seen)) or "none"
+
+
+@contextmanager
+def step_attributes(step: TrainingStep, wanted: Mapping[str, Any]) -> Iterator[None]:
+    """Set attributes of the user's step for a while (its maximal gradient norm, say)."""
+    undo: list[Callable[[], None]] = []
+    try:
+        for name, value in wanted.items():
+            undo.append(_undo(step, name))
+            setattr(step, name, value)
+        yield
+    finally:
+        for restore in reversed(undo):
+            restore()
+
+
+def _undo(owner: object, name: str) -> Callable[[], None]:
+    own = vars(owner)
+    if name in own:
+        before = own[name]
+        return lambda: setattr(owner, name, before)
+    return lambda: delattr(owner, name)
+
+
+@dataclasses.dataclass
+class _Region:
+    """The autocast region that is off while a module runs in float32."""
+
+    entered: list[Any] = dataclasses.field(default_factory=list)
+
+
+def run_in_float32(model: nn.Module, names: Sequence[str]) -> None:
+    """Keep modules out of autocast: float32 in, float32 inside, float32 out.
+
+    A module whose parameters are of a lower dtype is cast, and hands back the dtype it was given,
+    since nothing else would convert it for the next module.
+
+    Args:
+        model: The model, built for this replay only (the hooks stay on it).
+        names: Module paths as ``named_modules()`` gives them on the inner model; "" is the root.
+
+    Raises:
+        UsageError: the model has no such module.
+    """
+    modules = dict(inner_model(model).named_modules())
+    for name in names:
+        module = modules.get(name)
+        if module is None:
+            raise UsageError(
+                f"The condition 'float32_modules' names '{name}', and the model has no such "
+                "module, so nothing was run. Use a path as named_modules() gives it."
+            )
+        _float32_hooks(module)
+
+
+def _float32_hooks(module: nn.Module) -> None:
+    own_low = [p for p in module.parameters() if p.dtype in (torch.float16, torch.bfloat16)]
+    low = own_low[0].dtype if own_low else None
+    if low is not None:
+        module.float()
+    region = _Region()
+
+    def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        for kind in {_autocast_kind(t) for t in _tensors((args, kwargs))} or {"cpu"}:
+            off = torch.autocast(kind, enabled=False)
+            off.__enter__()
+            region.entered.append(off)
+        cast_args, cast_kwargs = _cast((args, kwargs), torch.float32)
+        return cast_args, cast_kwargs
+
+    def leave(_: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        del args
+        while region.entered:
+            region.entered.pop().__exit__(None, None, None)
+        return _cast(output, torch.float32 if low is None else low)
+
+    module.register_forward_pre_hook(enter, with_kwargs=True)
+    module.register_forward_hook(leave, always_call=True)
+
+
+def _autocast_kind(tensor: Tensor) -> str:
+    return tensor.device.type
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    copy_tree(tree, found.append)
+    return found
+
+
+def _cast(tree: Any, dtype: torch.dtype) -> Any:
+    low = (torch.float16, torch.bfloat16, torch.float32)
+    return copy_tree(tree, lambda t: t.to(dtype) if t.dtype in low else t)
+
+
+def set_mode(model: nn.Module, mode: str) -> None:
+    """Set train or eval mode on every module; ``recorded`` keeps each module's own."""
+    if mode != "recorded":
+        model.train(mode == "train")
+
+
+def describe(model: nn.Module) -> dict[str, Any]:
+    """Read back what the model is made of: its dtypes, its device and its mode."""
+    parameters = list(model.parameters())
+    modes = {module.training for module in model.modules()}
+    return {
+        "dtype": "+".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
+        "device": "+".join(sorted({str(p.device) for p in parameters})) or "cpu",
+        "mode": "mixed" if len(modes) > 1 else "train" if True in modes else "eval",
+    }
+
+
+def compile_model(model: nn.Module, conditions: Conditions) -> None:
+    """Compile the model in place unless the step already compiles it; ``off`` is a stance."""
+    if conditions.compile == "off" or is_compiled(model):
+        return
+    dynamic = {"on": True, "off": False}.get(conditions.compile_dynamic)
+    model.compile(backend=conditions.compile, dynamic=dynamic)
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether a module is compiled, as a wrapper or in place."""
+    return hasattr(model, "_orig_mod") or any(
+        getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()
+    )
+
+
+def reseed(seed: int) -> None:
+    """Seed every global generator with a fixed number, so that the run can be repeated."""
+    import numpy as np
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def place_scaler(scaler: Any, device: torch.device) -> None:
+    """Move torch's own loss scaler to the replay's device; others hold what they hold."""
+    if not isinstance(scaler, torch.amp.GradScaler):
+        return
+    own = vars(scaler)
+    own["_device"] = device.type
+    for name in ("_scale", "_growth_tracker"):
+        if isinstance(own.get(name), torch.Tensor):
+            own[name] = own[name].to(device)
+
+
+def overrides(step: object, name: str) -> bool:
+    """Whether a step brings its own version of an optional method."""
+    own = getattr(type(step), name, None)
+    return own is not None and own is not getattr(TrainingStep, name)

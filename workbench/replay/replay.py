@@ -1,0 +1,397 @@
+"""`Replay`: one recorded step, run again from its sealed state, stage by stage or at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from workbench.errors import UsageError
+from workbench.replay import sentences
+from workbench.replay.devices import nearest, require_device
+from workbench.replay.plan import position_after, recorded_stop
+from workbench.replay.result import Reproduction, RunResult, StageState
+from workbench.replay.session import Session
+from workbench.replay.source import Source
+from workbench.replay.stages import stage_states, values_shown
+from workbench.replay.verdict import grade, judge
+from workbench.step.stages import STAGES, Stage
+
+if TYPE_CHECKING:
+    from workbench.evidence import Bundle, Conditions
+    from workbench.replay.trace import Trace
+    from workbench.step.runner import Outcome
+
+Progress = Callable[[dict[str, Any]], None]
+"""Called with an event: ``{"event": "stage_begun" | "stage_done", "stage", …}``."""
+
+
+class Replay:
+    """A recorded step that can be run again.
+
+    Opening it builds nothing; the step's code runs with the first stage.
+
+    Args:
+        bundle: An open bundle, or the path of one.
+        step: The user's training step: an object, a class, or a reference such as
+            ``"train:Step"``; None takes the one the bundle names, if it is trusted.
+        trust: ``"import"`` or ``"source"``: what of the bundle may be imported or executed.
+        conditions: What to run under; None means the recorded conditions, or the nearest ones
+            this machine has.
+        progress: Called as stages begin and end.
+
+    Raises:
+        CannotRunError: No code, no state, or the device asked for is not here.
+        BundleError: The bundle is damaged.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle | str | Path,
+        step: Any = None,
+        trust: str | None = None,
+        conditions: Conditions | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        if isinstance(bundle, str | Path):
+            from workbench.evidence import open_bundle
+
+            bundle = open_bundle(bundle)
+        self._start(Source.from_bundle(bundle, step, trust), conditions, progress)
+
+    @classmethod
+    def from_source(
+        cls,
+        source: Source,
+        conditions: Conditions | None = None,
+        progress: Progress | None = None,
+    ) -> Replay:
+        """Replay a source that is already read (tests, sweeps, kept steps of a trajectory)."""
+        replay = cls.__new__(cls)
+        replay._start(source, conditions, progress)
+        return replay
+
+    def _start(
+        self, source: Source, conditions: Conditions | None, progress: Progress | None
+    ) -> None:
+        self.source = source
+        self.original: Conditions = source.recorded
+        self.nearest: Conditions = nearest(source.recorded)
+        if conditions is not None:
+            require_device(conditions.device)
+        self.conditions: Conditions = conditions or self.nearest
+        self.progress = progress
+        self._session: Session | None = None
+        self._reproduction: Reproduction | None = None
+
+    # -- stage by stage -----------------------------------------------------------------------
+
+    def input(self) -> StageState:
+        """Run up to the next ``input`` stage."""
+        return self._to("input")
+
+    def forward(self) -> StageState:
+        """Run up to the next ``forward`` stage; with micro-batches, each call runs one of them."""
+        return self._to("forward")
+
+    def loss(self) -> StageState:
+        """Run up to the next ``loss`` stage and its gate."""
+        return self._to("loss")
+
+    def backward(self) -> StageState:
+        """Run up to the next ``backward`` stage, with the gate that reads its gradients."""
+        return self._to("backward")
+
+    def reduce(self) -> StageState:
+        """Run up to the ``reduce`` stage."""
+        return self._to("reduce")
+
+    def unscale(self) -> StageState:
+        """Run up to the ``unscale`` stage."""
+        return self._to("unscale")
+
+    def clip(self) -> StageState:
+        """Run up to the ``clip`` stage."""
+        return self._to("clip")
+
+    def update(self) -> StageState:
+        """Run up to the ``update`` stage."""
+        return self._to("update")
+
+    def after_update(self) -> StageState:
+        """Run up to the ``after_update`` stage and its gate."""
+        return self._to("after_update")
+
+    def logging(self) -> StageState:
+        """Run the step to its end."""
+        return self._to("logging")
+
+    def back(self) -> StageState | None:
+        """Go back by one unit: the step is run again from its sealed state up to the one before.
+
+        Returns:
+            The state of the stage it now stands at, or None before the first.
+        """
+        done = len(self._session.outcomes) if self._session is not None else 0
+        self.reset()
+        if done <= 1:
+            return None
+        session = self._open()
+        while len(session.outcomes) < done - 1:
+            self._advance(session)
+        return self._state_of(session.outcomes[-1].unit.stage)
+
+    def reset(self) -> None:
+        """Forget what was run: the next call starts from the sealed state again."""
+        self._session = None
+
+    @property
+    def stages(self) -> list[StageState]:
+        """The ten stages, as far as they were run."""
+        unavailable = self.source.unavailable()
+        session = self._session
+        if session is None:
+            return stage_states([], unavailable, self.source.first_bad)
+        shown = values_shown(session.runner.values, session.observed.loss)
+        return stage_states(
+            session.outcomes, unavailable, self.source.first_bad, session.batches, shown
+        )
+
+    @property
+    def session(self) -> Session | None:
+        """The live session, with the model as it is now; None before the first stage."""
+        return self._session
+
+    def _to(self, stage: Stage) -> StageState:
+        self.source.require(stage)
+        session = self._open()
+        stop = position_after(session.runner, stage)
+        while session.runner.position < stop and not _raised(session):
+            self._advance(session)
+        return self._state_of(stage)
+
+    def _state_of(self, stage: str) -> StageState:
+        return self.stages[STAGES.index(cast("Stage", stage))]
+
+    def _open(self, keep_gradients: bool = False) -> Session:
+        if self._session is None:
+            self._session = Session(self.source, self.conditions, keep_gradients=keep_gradients)
+        return self._session
+
+    def _advance(self, session: Session) -> Outcome:
+        unit = session.runner.next_unit
+        if unit is None:
+            raise UsageError(
+                "The step has no stage after 'logging', so there is nothing left to run. Call "
+                "reset() to start from the sealed state again."
+            )
+        self._report({"event": "stage_begun", "stage": unit.stage, "micro_step": unit.micro_step})
+        outcome = session.advance()
+        self._report(
+            {
+                "event": "stage_done",
+                "stage": outcome.unit.stage,
+                "micro_step": outcome.unit.micro_step,
+                "status": outcome.status,
+                "tensor": outcome.tensor,
+                "seconds": session.observed.seconds,
+            }
+        )
+        return outcome
+
+    def _report(self, event: dict[str, Any]) -> None:
+        if self.progress is not None:
+            self.progress(event)
+
+    # -- at once ------------------------------------------------------------------------------
+
+    def run(
+        self,
+        until: str | None = None,
+        conditions: Conditions | None = None,
+        *,
+        keep_gradients: bool = False,
+    ) -> RunResult:
+        """Run the step from its sealed state.
+
+        Args:
+            until: Last stage to run. None runs to where the recorder stopped; when nothing is bad
+                there, on to the end of the step, so that a failure that moved is seen.
+            conditions: What to run under; None takes those of this replay. The session stays open
+                and can be stepped further.
+            keep_gradients: Keep copies of the gradients at their gate.
+
+        Raises:
+            UsageError: No such stage.
+            CannotRunError: The bundle lacks what the first stages need, or no such device.
+        """
+        if until is not None and until not in STAGES:
+            raise UsageError(
+                f"There is no stage '{until}', so nothing was run. The stages are: "
+                f"{', '.join(STAGES)}."
+            )
+        if conditions is not None:
+            require_device(conditions.device)
+            self.conditions = conditions
+        self.source.require("input")
+        self.reset()
+        session = self._open(keep_gradients)
+        self._run_session(session, until)
+        return self.result()
+
+    def _run_session(self, session: Session, until: Stage | None) -> None:
+        unavailable = self.source.unavailable()
+        runner = session.runner
+        stop = recorded_stop(runner, self.source) if until is None else _last(runner, until)
+        while (unit := runner.next_unit) is not None:
+            if unit.stage in unavailable or _raised(session):
+                return
+            if runner.position >= stop and (until is not None or _tripped(session)):
+                return
+            self._advance(session)
+
+    def result(self) -> RunResult:
+        """Sum up the live session as plain data.
+
+        Raises:
+            UsageError: Nothing was run yet.
+        """
+        session = self._session
+        if session is None or not session.outcomes:
+            raise UsageError(
+                "No stage of this replay has been run ('[]'), so there is no result. Call run(), "
+                "or a stage such as forward()."
+            )
+        stages = self.stages
+        loss = session.observed.loss
+        result = RunResult(
+            conditions=self.conditions.as_dict(),
+            diagnostic=bool(session.changed),
+            changed=_plain(session.changed),
+            read_back=session.observed.read_back,
+            without_effect=session.no_effect,
+            stages=stages,
+            loss=None if loss is None else float(loss),
+            loss_bits=session.loss_bits,
+            first_bad=_first_bad(session.outcomes),
+            gradients=session.observed.gradients,
+            masks={name: mask for state in stages for name, mask in state.masks.items()},
+            rng=session.rng_digest,
+            seconds=session.observed.seconds,
+            until=session.outcomes[-1].unit.stage,
+            notes=self._notes(),
+        )
+        if self.conditions != self.nearest:
+            return result
+        import msgspec
+
+        return msgspec.structs.replace(result, verdict=grade(self.source, result, session).verdict)
+
+    def _notes(self) -> list[str]:
+        here, there = (torch.device(c.device).type for c in (self.conditions, self.original))
+        if there == "cuda" and here == "cpu":
+            return [sentences.CUDA_ON_CPU]
+        return []
+
+    # -- against the record -------------------------------------------------------------------
+
+    def verdict(self, trace: Trace | None = None) -> Reproduction:
+        """Run the recorded conditions twice without probes and compare with the record.
+
+        Args:
+            trace: A trace of the same step: whether the failure survived it is filled in.
+        """
+        if self._reproduction is None:
+            self._reproduction = judge(self)
+        if trace is not None:
+            self._reproduction = _with_trace(self._reproduction, trace, self.source)
+        return self._reproduction
+
+    def trace(
+        self,
+        keep: Collection[int] = (),
+        until: str | None = None,
+        conditions: Conditions | None = None,
+    ) -> Trace:
+        """Run the step once more with every op recorded.
+
+        The step starts from the sealed state and stops where a gate trips, unless ``until`` asks
+        for more. A compiled model runs eagerly here.
+
+        Args:
+            keep: Numbers of events whose real arguments are kept.
+            until: Last stage to run; None runs to the first gate that trips.
+            conditions: What to run under; None takes those of this replay.
+        """
+        from workbench.replay.trace import trace_step
+
+        self.source.require("input")
+        wanted = conditions or self.conditions
+        require_device(wanted.device)
+        session = Session(self.source, wanted)
+        available = _last_available(self.source)
+        last = available if until is None else min(until, available, key=_index)
+        with session.running(force_eager=True):
+            trace = trace_step(
+                session.runner,
+                until=cast("Stage", last),
+                keep=keep,
+                micro_batches=session.batches,
+                stop_when_bad=until is None,
+            )
+        if self._reproduction is not None and wanted == self.nearest:
+            self._reproduction = _with_trace(self._reproduction, trace, self.source)
+        return trace
+
+
+def _index(stage: str) -> int:
+    return STAGES.index(cast("Stage", stage))
+
+
+def _last_available(source: Source) -> str:
+    missing = source.unavailable()
+    return [stage for stage in STAGES if stage not in missing][-1]
+
+
+def _last(runner: Any, stage: Stage) -> int:
+    """Position after the last unit of a stage, with the gate that belongs to it."""
+    return position_after(runner, stage, last=True)
+
+
+def _raised(session: Session) -> bool:
+    return bool(session.outcomes) and session.outcomes[-1].exception is not None
+
+
+def _tripped(session: Session) -> bool:
+    return any(outcome.status == "bad" for outcome in session.outcomes)
+
+
+def _first_bad(outcomes: list[Outcome]) -> dict[str, Any] | None:
+    bad = next((outcome for outcome in outcomes if outcome.status == "bad"), None)
+    if bad is None:
+        return None
+    return {
+        "stage": bad.unit.stage,
+        "micro_step": bad.unit.micro_step,
+        "phase": bad.unit.phase,
+        "tensor": bad.tensor,
+        "counts": bad.bad[0].counts.as_dict() if bad.bad else None,
+    }
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+
+
+def _with_trace(reproduction: Reproduction, trace: Trace, source: Source) -> Reproduction:
+    """Fill in whether the failure was still there with probes on."""
+    import msgspec
+
+    bad = trace.first_bad
+    if source.first_bad is None or source.first_bad.sink == "alert":
+        survives = bad is None
+    else:
+        survives = bad is not None and bad.unit.stage == source.first_bad.stage
+    return msgspec.structs.replace(reproduction, survives_instrumentation=survives)

@@ -1,0 +1,227 @@
+"""One replay from the sealed pre-step state: built fresh, advanced unit by unit."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from workbench.errors import CannotRunError, WorkbenchError
+from workbench.replay import adjust
+from workbench.replay.runner import ReplayRunner
+from workbench.replay.settings import applied
+from workbench.replay.source import Source
+from workbench.replay.without_effect import Facts, without_effect
+from workbench.step import gates
+from workbench.step.digests import gradient_digests, loss_bits
+from workbench.step.rng import RngState, capture_rng, restore_rng
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from workbench.evidence import Conditions
+    from workbench.step.runner import Outcome
+
+
+@dataclass
+class Observed:
+    """What a session has seen so far, beside the outcomes of its units.
+
+    Attributes:
+        read_back: Settings read while the last unit ran.
+        gradients: Digest of every gradient at its gate.
+        gate_gradients: The gradients themselves at their gate, when they were asked for.
+        loss: Total loss (detached), once there is one.
+        rng: State of the random number generators after the last unit.
+        seconds: Time spent in units.
+    """
+
+    read_back: dict[str, Any] = field(default_factory=dict)
+    gradients: dict[str, str] = field(default_factory=dict)
+    gate_gradients: dict[str, Tensor] | None = None
+    loss: Tensor | None = None
+    rng: RngState | None = None
+    seconds: float = 0.0
+
+
+class Session:
+    """A built and restored step, ready to be advanced under its conditions.
+
+    Args:
+        source: The bundle's step, state and batches.
+        conditions: What to run under.
+        keep_gradients: Keep copies of the gradients at their gate, to measure distances.
+
+    Raises:
+        CannotRunError: The step's code fails while it builds, or the recorded state does not fit.
+        UsageError: A condition names a sample or a module that does not exist.
+    """
+
+    def __init__(
+        self, source: Source, conditions: Conditions, *, keep_gradients: bool = False
+    ) -> None:
+        self.source = source
+        self.conditions = conditions
+        self.recorded = source.recorded
+        self.changed = self.recorded.changes(conditions)
+        self.outcomes: list[Outcome] = []
+        self.observed = Observed()
+        self.no_effect: list[dict[str, str]] = []
+        self._keep_gradients = keep_gradients
+        with applied(conditions, self.recorded):
+            self._build()
+            self.observed.rng = capture_rng()
+
+    # -- building -----------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        device = torch.device(self.conditions.device)
+        step = self.source.step
+        with _building(step):
+            model = step.build_model()
+            model.to(device)
+            built = step.build_optimizer(model)
+            optimizers = list(built) if isinstance(built, Sequence) else [built]
+            scaler = step.build_scaler()
+            schedulers = list(step.build_schedulers(optimizers) or ())
+        self.source.restore(model, optimizers, scaler, schedulers)
+        self._attributes: dict[str, Any] = {}
+        batches = self._adjust(model, optimizers, scaler, device)
+        self.batches = batches
+        self.runner = ReplayRunner(step, model, optimizers, scaler, self.conditions, self.recorded)
+        with self._step_attributes():
+            self.runner.begin(batches, self.source.step_index)
+
+    def _adjust(
+        self, model: nn.Module, optimizers: list[Optimizer], scaler: Any, device: torch.device
+    ) -> list[Any]:
+        changed = self.changed
+        failed: dict[str, str | None] = {}
+        dtype = adjust.whole_dtype(self.conditions.dtype)
+        if dtype is not None:
+            adjust.cast_everything(model, optimizers, dtype)
+        batches = [adjust.cast_batch(b, dtype, device) for b in self.source.batches]
+        if self.conditions.keep_samples is not None:
+            batches = [adjust.keep_samples(b, self.conditions.keep_samples) for b in batches]
+        adjust.set_mode(model, self.conditions.mode)
+        failed["optimizer"] = adjust.choose_optimizer(optimizers, self.conditions.optimizer)
+        if "scale" in changed and self.conditions.scale is not None:
+            failed["scale"] = adjust.set_scale(scaler, self.conditions.scale)
+        if "max_grad_norm" in changed:
+            self._attributes["max_grad_norm"] = self.conditions.max_grad_norm
+        adjust.run_in_float32(model, self.conditions.float32_modules)
+        adjust.compile_model(model, self.conditions)
+        if self.conditions.rng != "recorded":
+            adjust.reseed(int(self.conditions.rng))
+        facts = Facts(
+            device=device,
+            stage=self.source.first_bad_stage,
+            has_scaler=gates.scaler_enabled(scaler),
+            own_clip=adjust.overrides(self.source.step, "clip"),
+        )
+        self.no_effect = without_effect(self.conditions, changed, facts, failed)
+        self.observed.read_back = adjust.describe(model)
+        return batches
+
+    @contextmanager
+    def _step_attributes(self) -> Iterator[None]:
+        with adjust.step_attributes(self.source.step, self._attributes):
+            yield
+
+    # -- running ------------------------------------------------------------------------------
+
+    @contextmanager
+    def running(self, *, force_eager: bool = False) -> Iterator[Callable[[], dict[str, Any]]]:
+        """Hold conditions, the step's attributes and the session's own random numbers.
+
+        Yields:
+            A function that reads the settings back.
+        """
+        with (
+            applied(self.conditions, self.recorded, force_eager=force_eager) as read,
+            self._step_attributes(),
+        ):
+            if self.observed.rng is not None:
+                restore_rng(self.observed.rng)
+            try:
+                yield read
+            finally:
+                self.observed.rng = capture_rng()
+
+    def advance(self) -> Outcome:
+        """Run the next unit under the session's conditions."""
+        with self.running() as read:
+            started = time.perf_counter()
+            outcome = self.runner.advance()
+            _finish(self.conditions.device)
+            self.observed.seconds += time.perf_counter() - started
+            self.observed.read_back |= read() | self._model_read_back()
+        self.outcomes.append(outcome)
+        self._observe()
+        return outcome
+
+    def _model_read_back(self) -> dict[str, Any]:
+        runner = self.runner
+        seen = adjust.describe(runner.model)
+        seen["optimizer"] = adjust.optimizer_implementation(runner.optimizers)
+        seen["scale"] = runner.values.scale_before
+        seen["max_grad_norm"] = getattr(self.source.step, "max_grad_norm", None)
+        if runner.autocast_seen is not None:
+            seen["autocast"] = runner.autocast_seen
+        return seen
+
+    def _observe(self) -> None:
+        """Keep what a verdict compares, at the moments the recorder keeps it too."""
+        unit = self.runner.plan[self.runner.position - 1]
+        if unit.stage == "loss":
+            self.observed.loss = self.runner.loss_value
+        gate = "unscale" if gates.scaler_enabled(self.runner.scaler) else "reduce"
+        if unit.stage != gate:
+            return
+        model = self.runner.model
+        self.observed.gradients = gradient_digests(model)
+        if self._keep_gradients:
+            self.observed.gate_gradients = {
+                gates.clean_name(name): p.grad.detach().clone()
+                for name, p in model.named_parameters()
+                if p.grad is not None
+            }
+
+    @property
+    def loss_bits(self) -> str | None:
+        """The loss's bytes, or None before the loss stage."""
+        return None if self.observed.loss is None else loss_bits(self.observed.loss)
+
+    @property
+    def rng_digest(self) -> str | None:
+        """Digest of the random numbers after the last unit."""
+        return None if self.observed.rng is None else self.observed.rng.digest()
+
+
+@contextmanager
+def _building(step: object) -> Iterator[None]:
+    """Turn a failure of the user's building code into one clear paragraph."""
+    try:
+        yield
+    except WorkbenchError:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise CannotRunError(
+            f"The training step '{type(step).__name__}' could not be built: "
+            f"{type(error).__name__}: {error} ({where.filename}:{where.lineno}), so nothing was "
+            "replayed. build_model, build_optimizer, build_scaler and build_schedulers must work "
+            "on this machine without the training script around them."
+        ) from error
+
+
+def _finish(device: str) -> None:
+    # kernels run behind the host on CUDA; a stage's time is only its own once they are done
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize()

@@ -1,0 +1,163 @@
+"""What a replay starts from: the step's code, the sealed state, the record to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from workbench.errors import CannotRunError
+from workbench.replay.adjust import place_scaler
+from workbench.step.state import StepState, restore_state
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from workbench.evidence import Bundle, Conditions
+    from workbench.evidence.schema import FirstBad
+    from workbench.step import TrainingStep
+
+GOALS: dict[str, tuple[str, ...]] = {
+    "forward_loss": ("input", "forward", "loss"),
+    "backward": ("backward", "reduce", "unscale", "clip"),
+    "update": ("update", "after_update", "logging"),
+}
+"""The recovery goal that each stage needs."""
+COMPLETE = "complete"
+
+
+@dataclass
+class Source:
+    """A recorded step, ready to be built as often as wanted.
+
+    Attributes:
+        step: The training step.
+        state: Everything the step reads, from before it ran.
+        recorded: The original conditions.
+        kind: ``nonfinite``, ``alert`` or ``captured``.
+        first_bad: What was caught, or None.
+        completeness: Per recovery goal ``complete``, or what is missing and why.
+        evidence: The recorded evidence (``evidence.json``).
+        environment: The recorded environment.
+        recorded_gradients: Reads the recorded gradients by parameter name (may be large).
+        path: Where the bundle is, for messages.
+    """
+
+    step: TrainingStep
+    state: StepState
+    recorded: Conditions
+    kind: str = "nonfinite"
+    first_bad: FirstBad | None = None
+    completeness: Mapping[str, str] = field(default_factory=dict)
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    bundle: Bundle | None = None
+    path: str = ""
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle, step: Any = None, trust: str | None = None) -> Source:
+        """Read a bundle and find its step.
+
+        Args:
+            bundle: An open bundle.
+            step: The user's step, or a reference to it; None takes the one the bundle names.
+            trust: ``"import"`` or ``"source"``: what of the bundle may be run.
+
+        Raises:
+            CannotRunError: Code is not trusted or not importable, or the state is missing.
+            BundleError: The state is damaged.
+        """
+        from workbench.step import load_step, read_state
+
+        manifest = bundle.manifest
+        return cls(
+            step=load_step(bundle, step=step, trust=trust),
+            state=read_state(bundle),
+            recorded=bundle.conditions,
+            kind=manifest.kind,
+            first_bad=manifest.first_bad,
+            completeness=manifest.completeness,
+            evidence=bundle.evidence() if bundle.has("evidence.json") else {},
+            environment=bundle.environment() if bundle.has("environment.json") else {},
+            bundle=bundle,
+            path=str(bundle.path),
+        )
+
+    @property
+    def batches(self) -> list[Any]:
+        """Every micro-batch as recorded; copy before use."""
+        return self.state.micro_batches
+
+    @property
+    def step_index(self) -> int:
+        """Number of the step in its run."""
+        return self.state.step_index
+
+    @property
+    def first_bad_stage(self) -> str | None:
+        """The stage that was caught, or None."""
+        return None if self.first_bad is None else self.first_bad.stage
+
+    @property
+    def digests(self) -> Mapping[str, Any]:
+        """The digests a replay is compared by; empty where the record has none."""
+        found = self.evidence.get("digests", {})
+        return found if isinstance(found, Mapping) else {}
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The recorded gradients by parameter name; empty where they were not kept."""
+        if self.bundle is None or not self.bundle.has("gradients.safetensors"):
+            return {}
+        recorded: dict[str, Tensor] = self.bundle.tensors("gradients.safetensors")
+        return recorded
+
+    def unavailable(self) -> dict[str, str]:
+        """The stages that cannot be replayed, each with the reason."""
+        found: dict[str, str] = {}
+        reason = self._missing_at_all()
+        for goal, stages in GOALS.items():
+            said = self.completeness.get(goal, COMPLETE)
+            if reason is None and said != COMPLETE:
+                reason = said
+            if reason is not None:
+                found |= dict.fromkeys(stages, reason)
+        return found
+
+    def _missing_at_all(self) -> str | None:
+        if self.state.model is None:
+            return "the bundle has no parameters from before the step"
+        if not self.state.micro_batches:
+            return "the bundle has no batch"
+        return None
+
+    def restore(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        scaler: Any,
+        schedulers: Sequence[Any],
+    ) -> None:
+        """Put the recorded state into freshly built objects.
+
+        Raises:
+            CannotRunError: Something that was built does not fit what was recorded.
+        """
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        restore_state(self.state, model, optimizers, scaler, schedulers, self.step)
+        place_scaler(scaler, device)
+
+    def require(self, stage: str) -> None:
+        """Refuse a stage that the bundle cannot replay.
+
+        Raises:
+            CannotRunError: With what is missing.
+        """
+        reason = self.unavailable().get(stage)
+        if reason is not None:
+            raise CannotRunError(
+                f"The stage '{stage}' of '{self.path}' cannot be replayed: {reason}. The stages "
+                "before it can, as far as the bundle goes; recorded evidence is there in any case."
+            )

@@ -1,0 +1,177 @@
+"""The ten stages of a session, as people see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from workbench.numerics.counts import Counts, count
+from workbench.replay import sentences
+from workbench.replay.result import StageState
+from workbench.step.snapshots import copy_tree
+from workbench.step.stages import STAGES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from workbench.evidence.schema import FirstBad
+    from workbench.step.runner import Outcome, StepValues
+
+
+def stage_states(
+    outcomes: Sequence[Outcome],
+    unavailable: Mapping[str, str],
+    first_bad: FirstBad | None = None,
+    batches: Sequence[Any] = (),
+    shown: Mapping[str, str] | None = None,
+) -> list[StageState]:
+    """Sum up what the units did, one entry per stage.
+
+    Args:
+        outcomes: What the units did, in order.
+        unavailable: Stages the bundle cannot replay, with the reason.
+        first_bad: What was caught in the record: an alert is repeated here, since the gates see
+            only non-finite values.
+        batches: The micro-batches, looked at when the input stage ran.
+        shown: Sentences for clean stages, from ``values_shown``.
+    """
+    gated = _gated_as_backward(outcomes)
+    texts = _CLEAN | ({"backward": _GRADIENTS} if gated else {}) | dict(shown or {})
+    ran = {outcome.unit.stage for outcome in outcomes} | ({"reduce"} if gated else set())
+    states = []
+    for stage in STAGES:
+        if stage in unavailable and stage not in ran:
+            states.append(_unavailable(stage, unavailable[stage]))
+            continue
+        own = [outcome for outcome in outcomes if outcome.unit.stage == stage]
+        if stage not in ran:
+            states.append(StageState(stage=stage))
+        elif stage == "input":
+            states.append(_input(batches, first_bad))
+        else:
+            states.append(_alert(_state(stage, own, texts), first_bad))
+    return states
+
+
+def _unavailable(stage: str, reason: str) -> StageState:
+    sentence = f"{stage}: not available. {reason[:1].upper()}{reason[1:].rstrip('.')}."
+    return StageState(stage=stage, status="unavailable", sentence=sentence, reason=reason)
+
+
+def _state(stage: str, outcomes: Sequence[Outcome], texts: Mapping[str, str]) -> StageState:
+    worst = next((o for o in outcomes if o.status == "bad"), None)
+    worst = worst or next((o for o in outcomes if o.status == "skip"), None)
+    if worst is None:
+        return StageState(stage=stage, status="clean", sentence=texts[stage])
+    masks = {bad.name: bad.mask for outcome in outcomes for bad in outcome.bad}
+    tensor = worst.tensor or ""
+    counts = worst.bad[0].counts.as_dict() if worst.bad else None
+    if worst.exception is not None:
+        masks[tensor] = ""
+        sentence = f"{type(worst.exception).__name__}: {str(worst.exception)[:200]}"
+    else:
+        sentence = sentences.bad(tensor, counts, len(worst.bad) - 1)
+    if worst.status == "skip":
+        sentence += " The loss scaler will skip the update."
+    return StageState(
+        stage=stage,
+        status="skip" if worst.status == "skip" else "bad",
+        tensor=tensor,
+        counts=counts,
+        sentence=sentence,
+        masks=masks,
+    )
+
+
+def _gated_as_backward(outcomes: Sequence[Outcome]) -> bool:
+    """Whether gradients were gated clean under backward's name (no scaler, no collective)."""
+    # the unit of ``reduce`` then reports itself as a second backward
+    clean = [o.unit.stage == "backward" and o.status == "clean" for o in outcomes]
+    return any(a and b for a, b in pairwise(clean))
+
+
+def values_shown(values: StepValues, loss: Tensor | None) -> dict[str, str]:
+    """Sentences for clean stages that name a value: the loss, the norm, what the optimizer did."""
+    found: dict[str, str] = {}
+    if loss is not None:
+        found["loss"] = f"The loss is finite: {float(loss):.4g}."
+    if values.grad_norm is not None:
+        found["clip"] = f"The gradient norm is finite: {float(values.grad_norm):.4g}."
+    if values.scale_before is None:
+        found["unscale"] = "There is no loss scale to divide out."
+    if values.optimizer_records:
+        found["update"] = _UPDATED[values.optimizer_records[0].updated]
+    return found
+
+
+_UPDATED = {
+    "yes": "The optimizer updated the parameters.",
+    "no": "The update was skipped.",
+    "nothing_changed": "The optimizer ran, and no value that was looked at changed.",
+    "unknown": "The optimizer ran; there was nothing to tell by whether it updated.",
+}
+_GRADIENTS = "Gradients are finite."
+_CLEAN = {
+    "forward": "Ran; outputs are looked at by the loss.",
+    "loss": "The loss is finite.",
+    "backward": "Ran; gradients are looked at once they are reduced and unscaled.",
+    "reduce": "Gradients are as backward left them, or as the collective combined them.",
+    "unscale": "Gradients are finite once the loss scale is divided out.",
+    "clip": "No gradient norm was computed, or it is finite.",
+    "update": "The optimizer ran.",
+    "after_update": "Parameters, buffers, optimizer state and loss scale are finite.",
+    "logging": "Nothing was raised while logging.",
+}
+
+
+def _input(batches: Sequence[Any], first_bad: FirstBad | None) -> StageState:
+    """Look at the batch: what is non-finite there is noted, and trips only where it did."""
+    bad: list[tuple[str, Counts]] = []
+    for number, batch in enumerate(batches):
+        prefix = f"batch[{number}]" if len(batches) > 1 else "batch"
+        for position, tensor in enumerate(_tensors(batch)):
+            counts = count(tensor)
+            if counts.nonfinite:
+                bad.append((f"{prefix} tensor {position}", counts))
+    tripped = first_bad is not None and first_bad.stage == "input"
+    if not bad and not tripped:
+        return StageState(stage="input", status="clean", sentence="The batch is finite.")
+    if tripped and first_bad is not None:
+        counts_dict = bad[0][1].as_dict() if bad else first_bad.counts or None
+        sentence = first_bad.message or sentences.bad(first_bad.tensor, counts_dict)
+        return StageState(
+            stage="input",
+            status="bad",
+            tensor=first_bad.tensor,
+            counts=counts_dict,
+            sentence=sentence,
+            masks={first_bad.tensor: ""},
+        )
+    name, counts = bad[0]
+    return StageState(
+        stage="input",
+        status="alert",
+        tensor=name,
+        counts=counts.as_dict(),
+        sentence=f"Noted, not tripped: {sentences.bad(name, counts.as_dict(), len(bad) - 1)}",
+    )
+
+
+def _tensors(batch: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    copy_tree(batch, found.append)
+    return found
+
+
+def _alert(state: StageState, first_bad: FirstBad | None) -> StageState:
+    """Mark the stage the record raised an alert at, as long as it is finite here too."""
+    alert = first_bad is not None and first_bad.sink == "alert"
+    if not alert or first_bad is None or state.stage != first_bad.stage or state.status != "clean":
+        return state
+    return StageState(
+        stage=state.stage,
+        status="alert",
+        tensor=first_bad.tensor,
+        sentence=f"Finite here; the record says: {first_bad.message or 'an alert'}",
+    )

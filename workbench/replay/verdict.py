@@ -1,0 +1,246 @@
+"""The verdict: a replay under the recorded conditions, graded against the record.
+
+Two un-instrumented runs come first. If they differ, the step is not deterministic here and
+``same_mask`` is the best grade. Masks are compared before errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import CannotRunError
+from workbench.numerics.comparison import compare
+from workbench.replay import sentences
+from workbench.replay.differences import differences
+from workbench.replay.result import Reproduction, RunResult, Verdict
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from workbench.replay.replay import Replay
+    from workbench.replay.session import Session
+    from workbench.replay.source import Source
+
+ALERT_TOLERANCE = 1e-3
+"""Relative distance of the loss within which a finite alert counts as the same one."""
+
+
+@dataclass
+class Grade:
+    """One run against the record.
+
+    Attributes:
+        verdict: The grade.
+        distance: Largest relative difference of jointly finite values, where it was measured.
+        unequal: What of the bitwise comparison did not hold, one sentence each.
+    """
+
+    verdict: Verdict
+    distance: float | None = None
+    unequal: list[str] = field(default_factory=list)
+
+
+def judge(replay: Replay) -> Reproduction:
+    """Run the recorded conditions twice and grade them; the replay's own session is kept.
+
+    Args:
+        replay: The replay whose record is judged.
+    """
+    source = replay.source
+    missing = source.unavailable()
+    goal = source.first_bad_stage or "loss"
+    if goal in missing or "input" in missing:
+        return _unverifiable([missing.get(goal) or missing["input"]])
+    kept, conditions = replay.session, replay.conditions
+    try:
+        first, session = _bare_run(replay)
+        second, _ = _bare_run(replay)
+    except CannotRunError as error:
+        return _unverifiable([str(error)])
+    finally:
+        replay.conditions = conditions
+        replay._session = kept
+    return _reproduction(replay, first, second, session)
+
+
+def _bare_run(replay: Replay) -> tuple[RunResult, Session]:
+    """Run once as the recorder ran: to where it stopped, or to the end where it went on."""
+    evidence, source = replay.source.evidence, replay.source
+    went_on = "stopped_at" in evidence and evidence["stopped_at"] is None
+    until = "logging" if went_on and source.first_bad is not None else None
+    result = replay.run(until=until, conditions=replay.nearest, keep_gradients=True)
+    session = replay.session
+    assert session is not None  # noqa: S101 - run() has just opened it
+    return result, session
+
+
+def _reproduction(
+    replay: Replay, first: RunResult, second: RunResult, session: Session
+) -> Reproduction:
+    source = replay.source
+    deterministic = _bits(first) == _bits(second)
+    graded = grade(source, first, session)
+    verdict = graded.verdict
+    if verdict == "bitwise" and not deterministic:
+        verdict = "same_mask"
+        graded.distance = _distance(source, session)
+    listed = differences(source, replay.nearest)
+    if not deterministic:
+        listed.insert(0, "two runs here differ from each other: the step is not deterministic here")
+    said = listed or (graded.unequal if verdict in ("not_reproduced", "unverifiable") else [])
+    return Reproduction(
+        verdict=verdict,
+        deterministic_here=deterministic,
+        differences=listed + ([] if verdict == "bitwise" else graded.unequal),
+        distance=graded.distance,
+        sentence=sentences.verdict(verdict, distance=graded.distance, differences=said),
+    )
+
+
+def _unverifiable(why: list[str]) -> Reproduction:
+    return Reproduction(
+        verdict="unverifiable",
+        differences=why,
+        sentence=sentences.verdict("unverifiable", differences=why),
+    )
+
+
+def _bits(result: RunResult) -> tuple[Any, ...]:
+    return result.loss_bits, result.gradients, result.masks, result.rng
+
+
+def grade(source: Source, result: RunResult, session: Session) -> Grade:
+    """Grade one run of the recorded conditions.
+
+    Args:
+        source: The record.
+        result: The run.
+        session: Its live session; its kept gradients are used to measure distances.
+    """
+    digests = source.digests
+    if source.first_bad is None or source.kind != "nonfinite" or _is_alert(source):
+        return _grade_finite(source, digests, result, session)
+    here = _masks_at(result, source.first_bad.stage)
+    if not here:
+        return Grade("not_reproduced", unequal=[_where(result)])
+    unequal = _unequal(source, digests, result)
+    if digests and not unequal:
+        return Grade("bitwise")
+    recorded = digests.get("masks")
+    if isinstance(recorded, Mapping) and recorded and dict(recorded) == here:
+        return Grade("same_mask", _distance(source, session), unequal)
+    if not recorded and _same_counts(source, result):
+        note = "the record has no digests of the non-finite sets"
+        return Grade("same_class", unequal=[note])
+    if source.first_bad.tensor in here and _same_kind(source, result):
+        return Grade("same_class", unequal=unequal)
+    return Grade("not_reproduced", unequal=[_where(result)])
+
+
+def _grade_finite(
+    source: Source, digests: Mapping[str, Any], result: RunResult, session: Session
+) -> Grade:
+    """Grade an alert or a captured step, where nothing need be non-finite."""
+    if not digests:
+        return Grade("unverifiable", unequal=["the record holds no digests to compare with"])
+    unequal = _unequal(source, digests, result)
+    if not unequal:
+        return Grade("bitwise")
+    recorded = digests.get("masks") or {}
+    distance = _distance(source, session)
+    if source.kind == "alert" or _is_alert(source):
+        same = result.first_bad is None and distance is not None and distance <= ALERT_TOLERANCE
+        return Grade("same_alert" if same else "not_reproduced", distance, unequal)
+    if dict(recorded) == result.masks:
+        return Grade("same_mask", distance, unequal)
+    return Grade("not_reproduced", distance, unequal)
+
+
+def _is_alert(source: Source) -> bool:
+    return source.first_bad is not None and source.first_bad.sink == "alert"
+
+
+def _masks_at(result: RunResult, stage: str) -> dict[str, str]:
+    for state in result.stages:
+        if state.stage == stage and state.status in ("bad", "skip"):
+            return dict(state.masks)
+    return {}
+
+
+def _unequal(source: Source, digests: Mapping[str, Any], result: RunResult) -> list[str]:
+    """List what keeps a run from being bitwise equal; what was not recorded does not count."""
+    found = []
+    if digests.get("loss_bits") and digests["loss_bits"] != result.loss_bits:
+        found.append("the loss has other bits")
+    masks = digests.get("masks")
+    if isinstance(masks, Mapping) and masks:
+        stage = source.first_bad_stage
+        here = _masks_at(result, stage) if stage is not None else result.masks
+        if dict(masks) != here:
+            found.append("other elements are non-finite")
+    gradients = digests.get("gradients")
+    if isinstance(gradients, Mapping) and gradients:
+        other = [name for name, digest in gradients.items() if result.gradients.get(name) != digest]
+        if other:
+            found.append(f"{len(other):,} of {len(gradients):,} gradients have other bits")
+    if digests.get("rng") and digests["rng"] != result.rng and _same_stop(source, result):
+        found.append("the random numbers after the step differ")
+    return found
+
+
+def _same_stop(source: Source, result: RunResult) -> bool:
+    """Whether the run ended where the record ended, so that random numbers can be compared."""
+    stopped = source.evidence.get("stopped_at", source.first_bad_stage)
+    ended = result.until == "logging" if stopped is None else True
+    return bool(ended)
+
+
+def _same_kind(source: Source, result: RunResult) -> bool:
+    bad = source.first_bad
+    if bad is None or result.first_bad is None:
+        return False
+    if bad.tensor != result.first_bad["tensor"]:
+        return False
+    recorded, here = bad.counts, result.first_bad["counts"] or {}
+    kinds = ("nan", "pos_inf", "neg_inf")
+    return all(bool(recorded.get(kind)) == bool(here.get(kind)) for kind in kinds)
+
+
+def _same_counts(source: Source, result: RunResult) -> bool:
+    return _same_kind(source, result)
+
+
+def _where(result: RunResult) -> str:
+    if result.first_bad is None:
+        return "nothing became non-finite"
+    bad = result.first_bad
+    return f"here {bad['tensor']} became non-finite in {bad['stage']} instead"
+
+
+def _distance(source: Source, session: Session) -> float | None:
+    """Largest relative difference of jointly finite values: the loss and the kept gradients."""
+    found: list[float] = []
+    loss = session.observed.loss
+    recorded_loss = source.evidence.get("loss")
+    if loss is not None and isinstance(recorded_loss, int | float):
+        found += _relative(loss.double().cpu(), loss.new_tensor(recorded_loss).double().cpu())
+    gradients = session.observed.gate_gradients
+    if gradients:
+        for name, recorded in source.gradients().items():
+            if name in gradients:
+                found += _relative(gradients[name], recorded)
+    return max(found) if found else None
+
+
+def _relative(here: Tensor, recorded: Tensor) -> list[float]:
+    """Relative error over the recorded tensor's magnitude; elementwise ratios blow up near zero."""
+    if here.shape != recorded.shape:
+        return []
+    errors = compare(here, recorded).errors
+    if errors is None:
+        return []
+    finite = recorded[recorded.isfinite()].abs()
+    largest = float(finite.max()) if finite.numel() else 0.0
+    return [errors.max_abs / max(largest, errors.floor)]
