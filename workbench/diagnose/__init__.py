@@ -1,0 +1,1 @@
+"""Find where a non-finite value was born, why, and what that shows."""

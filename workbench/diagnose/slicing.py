@@ -212,9 +212,7 @@ class _Slicer:
         infinite = not math.isnan(value)
         updates = event.where in ("optimizer", "scaler", "clip")
         made_nan = any(write.counts[0] for write in event.writes)
-        if infinite and event.fills_constant:
-            self.sources[event.index].append(_CONSTANT)
-        elif infinite and not updates and not made_nan:
+        if (infinite and event.fills_constant) or (infinite and not updates and not made_nan):
             self.sources[event.index].append(_CONSTANT)
         elif infinite and not updates:
             self._add(event, Origin("conversion", event.index, argument=name))

@@ -28,8 +28,8 @@ MAX_SAMPLES = 64
 _MASK_SCAN_LIMIT = 64_000_000
 """Elements above which positions of non-finite values are not listed."""
 
-_AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | (  # noqa: SLF001
-    torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)  # noqa: SLF001
+_AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | (
+    torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 )
 
 
@@ -37,8 +37,8 @@ _AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | (  
 def quiet() -> Iterator[None]:
     """Run our own tensor arithmetic unseen: no dispatch mode, no autocast, no autograd."""
     with (
-        torch._C._DisableTorchDispatch(),  # noqa: SLF001 - also skips active modes
-        torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS),  # noqa: SLF001
+        torch._C._DisableTorchDispatch(),
+        torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS),
         torch.no_grad(),
     ):
         yield
@@ -68,13 +68,13 @@ class TraceMode(TorchDispatchMode):
 
     # -- dispatch -----------------------------------------------------------------------------
 
-    def __torch_dispatch__(  # noqa: D105 - torch's protocol
+    def __torch_dispatch__(
         self,
-        func: Any,  # noqa: ANN401 - OpOverload
-        types: Any,  # noqa: ANN401
+        func: Any,
+        types: Any,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         del types
         kwargs = kwargs or {}
         plan = plan_of(func)
@@ -84,11 +84,11 @@ class TraceMode(TorchDispatchMode):
 
     def _record(
         self,
-        func: Any,  # noqa: ANN401
+        func: Any,
         plan: OpPlan,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> Any:  # noqa: ANN401
+    ) -> Any:
         given = _arguments(plan, args, kwargs)
         parts = _elements(plan, given)
         first = len(self.events)
@@ -101,7 +101,7 @@ class TraceMode(TorchDispatchMode):
         self.events += events
         try:
             out = func(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - noted and raised again unchanged
+        except Exception as error:
             events[0].error = f"{type(error).__name__}: {error}"
             raise
         with quiet():
@@ -135,12 +135,12 @@ class TraceMode(TorchDispatchMode):
 
     def _link_to_graph(self, event: Event) -> None:
         """Tie a backward op to its forward op by autograd's sequence numbers (DESIGN rule 5)."""
-        node = torch._C._current_autograd_node()  # noqa: SLF001 - pinned by a test
-        number = torch.autograd._get_sequence_nr() - 1  # noqa: SLF001 - pinned by a test
+        node = torch._C._current_autograd_node()
+        number = torch.autograd._get_sequence_nr() - 1
         if node is None:
             self._owners.setdefault(number, event.index)
             return
-        task = torch._C._current_graph_task_id()  # noqa: SLF001 - pinned by a test
+        task = torch._C._current_graph_task_id()
         grad_mode = torch.is_grad_enabled()
         base = self._graph_tasks.setdefault(task, grad_mode)
         if grad_mode and not base:
@@ -148,7 +148,7 @@ class TraceMode(TorchDispatchMode):
             self._owners.setdefault(number, event.index)
             return
         event.node = node.name().rpartition("::")[2]
-        event.sequence = node._sequence_nr()  # noqa: SLF001 - pinned by a test
+        event.sequence = node._sequence_nr()
         if grad_mode:  # create_graph: this op makes nodes of its own
             self._owners.setdefault(number, event.index)
         owner = self._owners.get(event.sequence)
@@ -173,9 +173,7 @@ class TraceMode(TorchDispatchMode):
                     event.reads.append(self._read(event, plan, name, label, tensor))
         event.scalars = tuple(scalars)
 
-    def _read(
-        self, event: Event, plan: OpPlan, name: str, label: str, tensor: Tensor
-    ) -> Read:
+    def _read(self, event: Event, plan: OpPlan, name: str, label: str, tensor: Tensor) -> Read:
         record = self.log.record(tensor)
         used = name not in plan.unread and not plan.view
         strided = tensor.layout == torch.strided
@@ -207,7 +205,7 @@ class TraceMode(TorchDispatchMode):
 
     def _keep_inputs(
         self,
-        func: Any,  # noqa: ANN401
+        func: Any,
         plan: OpPlan,
         events: list[Event],
         args: tuple[Any, ...],
@@ -233,13 +231,16 @@ class TraceMode(TorchDispatchMode):
         plan: OpPlan,
         events: list[Event],
         parts: list[list[tuple[str, Any]]],
-        out: Any,  # noqa: ANN401
+        out: Any,
     ) -> None:
         if plan.view:
             return
         for event, part in zip(events, parts, strict=True):
             written = [
-                pair for name, value in part if name in plan.written for pair in _tensors(name, value)
+                pair
+                for name, value in part
+                if name in plan.written
+                for pair in _tensors(name, value)
             ]
             for name, tensor in written:
                 self._write(event, name, tensor)
@@ -259,9 +260,7 @@ class TraceMode(TorchDispatchMode):
     def _created(self, event: Event, tensor: Tensor) -> None:
         record = self.log.record(tensor)
         self.log.created_undefined(record, event.index, tensor)
-        event.writes.append(
-            Write("out0", record.number, None, _dtype(tensor), tuple(tensor.shape))
-        )
+        event.writes.append(Write("out0", record.number, None, _dtype(tensor), tuple(tensor.shape)))
 
     def _write(self, event: Event, slot: str, tensor: Tensor) -> None:
         record = self.log.record(tensor)
@@ -307,7 +306,9 @@ class TraceMode(TorchDispatchMode):
 def _arguments(
     plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[tuple[str, Any]]:
-    named = [(plan.arguments[i] if i < len(plan.arguments) else f"arg{i}", a) for i, a in enumerate(args)]
+    named = [
+        (plan.arguments[i] if i < len(plan.arguments) else f"arg{i}", a) for i, a in enumerate(args)
+    ]
     named += list(kwargs.items())
     return named
 
@@ -338,7 +339,7 @@ def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _tensors(name: str, value: Any) -> Iterable[Named]:  # noqa: ANN401
+def _tensors(name: str, value: Any) -> Iterable[Named]:
     """List the tensors in one argument or result, with a label each."""
     if isinstance(value, torch.Tensor):
         return [(name, value)]
@@ -351,9 +352,11 @@ def _tensors(name: str, value: Any) -> Iterable[Named]:  # noqa: ANN401
     return []
 
 
-def _clone(value: Any) -> Any:  # noqa: ANN401 - any argument
+def _clone(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return torch.empty_like(value).copy_(value) if value.is_quantized else value.detach().clone()
+        return (
+            torch.empty_like(value).copy_(value) if value.is_quantized else value.detach().clone()
+        )
     if isinstance(value, list | tuple):
         return type(value)(_clone(item) for item in value)
     return value

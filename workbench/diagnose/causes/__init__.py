@@ -1,0 +1,53 @@
+"""Causes, one file each: rule, explanation, fix to try and the limits of the claim.
+
+A file in this folder defines ``CAUSE``; adding a cause is adding one file and one test. Rules are
+tried by ``order``; the first that holds names the cause. Rules look at numerics (operands, dtypes,
+ranges), never at names of files or variables.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workbench.diagnose.case import Case
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One way for a non-finite value to come about.
+
+    Attributes:
+        label: Its name in findings.
+        order: Rules with a smaller number are tried first.
+        rule: Whether it is the cause of a case.
+        explain: One plain sentence about this case.
+        fix: A fix to try, as an imperative sentence.
+        limits: What naming this cause does not show.
+    """
+
+    label: str
+    order: int
+    rule: Callable[[Case], bool]
+    explain: Callable[[Case], str]
+    fix: str
+    limits: str
+
+
+@cache
+def all_causes() -> tuple[Cause, ...]:
+    """Load every cause in this folder, in the order in which their rules are tried."""
+    found = []
+    for module in pkgutil.iter_modules(__path__):
+        found.append(importlib.import_module(f"{__name__}.{module.name}").CAUSE)
+    return tuple(sorted(found, key=lambda cause: (cause.order, cause.label)))
+
+
+def name_cause(case: Case) -> Cause | None:
+    """Return the first cause whose rule holds, or None when none does."""
+    return next((cause for cause in all_causes() if cause.rule(case)), None)

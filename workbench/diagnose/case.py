@@ -1,0 +1,171 @@
+"""One origin with everything a cause's rule may look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from workbench.diagnose.recompute import Range, range_of, underflowed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from workbench.diagnose.slicing import Origin, Slice
+    from workbench.replay.trace import Trace
+    from workbench.replay.trace_events import Event, KeptEvent
+
+LOW_PRECISION = ("float16", "bfloat16")
+_PASSING = frozenset(
+    "view reshape t transpose permute expand unsqueeze squeeze select slice neg clone _to_copy "
+    "detach alias index gather mul contiguous copy_ abs sum add_ stack cat _unsafe_view "
+    "linalg_vector_norm".split()
+)
+"""Ops a zero passes through, looked past when the op that made it is searched for."""
+MAX_HOPS = 4
+
+
+@dataclass
+class Case:
+    """An origin and its evidence.
+
+    Attributes:
+        trace: The traced step.
+        slice: What reaches the sinks.
+        origin: The origin in question.
+        kept: Real arguments of events kept in the second pass, by event number.
+        range: Whether its op left the dtype's range or its domain.
+        facts: Bundle facts a rule may need: scale, optimizer names, first bad record.
+    """
+
+    trace: Trace
+    slice: Slice
+    origin: Origin
+    kept: dict[int, KeptEvent] = field(default_factory=dict)
+    range: Range = "none"
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def event(self) -> Event | None:
+        """The origin's event; None for a leaf that no event read."""
+        index = self.origin.event
+        return self.trace.graph[index] if 0 <= index < len(self.trace.graph) else None
+
+    @property
+    def base(self) -> str:
+        """Name of the origin's op without namespace and overload, or an empty string."""
+        return self.event.base if self.event is not None else ""
+
+    @property
+    def dtype(self) -> str:
+        """The dtype the bad value was made in."""
+        if self.event is None:
+            return ""
+        for write in self.event.writes:
+            if write.bad:
+                return write.dtype
+        return self.event.writes[0].dtype if self.event.writes else ""
+
+    @property
+    def backward(self) -> bool:
+        """Whether the origin is a derivative: its op ran inside an autograd node."""
+        return self.event is not None and self.event.node is not None
+
+    def element(self, index: int | None = None) -> int:
+        """Which list element an event is within its call."""
+        at = self.origin.event if index is None else index
+        kept = self.kept.get(at)
+        return at - kept.event if kept is not None else 0
+
+    def argument(self, name: str | int, index: int | None = None) -> Any:
+        """Return a kept argument of the origin's op (or of another kept event), or None.
+
+        Args:
+            name: Argument name as in the op's schema, or its position.
+            index: Number of the event; the origin by default.
+        """
+        at = self.origin.event if index is None else index
+        kept = self.kept.get(at)
+        if kept is None:
+            return None
+        position = name if isinstance(name, int) else _position(kept.names, name)
+        value = kept.kwargs.get(name) if isinstance(name, str) else None
+        if value is None and position is not None and position < len(kept.args):
+            value = kept.args[position]
+        if isinstance(value, list | tuple) and value and isinstance(value[0], torch.Tensor):
+            element = self.element(at)
+            value = value[element] if element < len(value) else value[0]
+        return value
+
+    def tensor(self, name: str | int, index: int | None = None) -> Tensor | None:
+        """Like ``argument``, for tensors only, in float64."""
+        value = self.argument(name, index)
+        if isinstance(value, torch.Tensor) and not value.dtype.is_complex:
+            return value.to(torch.float64)
+        return None
+
+    def has_zero(self, name: str | int) -> bool:
+        """Whether a tensor argument of the origin's op has an exact zero."""
+        value = self.tensor(name)
+        return value is not None and bool((value == 0).any())
+
+    def zero_makers(self) -> list[tuple[int, int]]:
+        """Find ops upstream whose result rounded to zero.
+
+        Returns:
+            ``(event, elements)`` pairs: which kept event underflowed and how many elements did.
+        """
+        found = []
+        for index in ancestors(self.trace, self.origin.event):
+            kept = self.kept.get(index)
+            if kept is not None:
+                lost = underflowed(kept, self.element(index))
+                if lost:
+                    found.append((index, lost))
+        return found
+
+    def lost_scalars(self) -> list[tuple[int, float]]:
+        """Find additions upstream whose scalar (an eps) vanished in the tensor's dtype."""
+        found = []
+        for index in [*ancestors(self.trace, self.origin.event), self.origin.event]:
+            event = self.trace.graph[index]
+            if not event.base.startswith("add") or not event.writes:
+                continue
+            dtype = getattr(torch, event.writes[0].dtype, None)
+            for name, value in event.scalars:
+                if name == "alpha" or value == 0 or dtype is None:
+                    continue
+                if not dtype.is_floating_point:
+                    continue
+                if float(torch.tensor(value, dtype=dtype)) == 0.0:
+                    found.append((index, value))
+        return found
+
+    def judge_range(self) -> None:
+        """Recompute the origin's op in float64."""
+        kept = self.kept.get(self.origin.event)
+        if kept is not None:
+            self.range = range_of(kept, self.element())
+
+
+def ancestors(trace: Trace, index: int, hops: int = MAX_HOPS) -> list[int]:
+    """List the events upstream of one, nearest first, through ops a zero passes."""
+    if not 0 <= index < len(trace.graph):
+        return []
+    found: list[int] = []
+    level = [index]
+    for _ in range(hops):
+        following: list[int] = []
+        for at in level:
+            for read in trace.graph[at].reads:
+                for producer in read.producers:
+                    if producer not in found and producer != index:
+                        found.append(producer)
+                        following.append(producer)
+        level = [at for at in following if trace.graph[at].base in _PASSING]
+    return found
+
+
+def _position(names: tuple[str, ...], name: str) -> int | None:
+    return names.index(name) if name in names else None

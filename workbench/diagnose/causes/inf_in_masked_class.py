@@ -1,0 +1,27 @@
+"""An intended −Inf was summed with finite elements."""
+
+from __future__ import annotations
+
+from workbench.diagnose.case import Case
+from workbench.diagnose.causes import Cause
+
+
+def _rule(case: Case) -> bool:
+    event = case.event
+    if event is None or case.origin.kind != "birth" or not event.bad_reads:
+        return False
+    return not any(read.counts[0] for read in event.bad_reads) and event.in_loss
+
+
+def _explain(case: Case) -> str:
+    return "An intended infinity (a masked class) is summed with finite values by the loss."
+
+
+CAUSE = Cause(
+    label="inf_in_masked_class",
+    order=33,
+    rule=_rule,
+    explain=_explain,
+    fix="Keep masked classes out of the loss, or mask with a large finite value.",
+    limits="It does not show which of mask and loss is meant to change.",
+)

@@ -1,0 +1,29 @@
+"""Only the observation failed: the training state is finite."""
+
+from __future__ import annotations
+
+from workbench.diagnose.case import Case
+from workbench.diagnose.causes import Cause
+
+
+def _rule(case: Case) -> bool:
+    event = case.event
+    stage = event.stage if event is not None else ""
+    raised = case.trace.raised
+    if raised is not None:
+        stage = raised.stage
+    return stage == "logging" and case.trace.loss_finite
+
+
+def _explain(case: Case) -> str:
+    return "Loss, gradients, parameters and optimizer state are finite; a logged value is not."
+
+
+CAUSE = Cause(
+    label="logging_only",
+    order=22,
+    rule=_rule,
+    explain=_explain,
+    fix="Write non-finite metrics as text or null, and cap the metric.",
+    limits="It is about this step: the next one was not run.",
+)

@@ -1,0 +1,31 @@
+"""A Python number given to the optimizer, clip or scaler was NaN or Inf."""
+
+from __future__ import annotations
+
+import math
+
+from workbench.diagnose.case import Case
+from workbench.diagnose.causes import Cause
+
+
+def _rule(case: Case) -> bool:
+    return case.origin.kind == "nonfinite_scalar"
+
+
+def _explain(case: Case) -> str:
+    event = case.event
+    names = [name for name, value in event.scalars if not math.isfinite(value)] if event else []
+    return (
+        f"The number passed as {', '.join(names) or 'an argument'} was not finite; the "
+        "tensors were."
+    )
+
+
+CAUSE = Cause(
+    label="nonfinite_hyperparameter",
+    order=13,
+    rule=_rule,
+    explain=_explain,
+    fix="Check the schedule: assert that every learning rate, decay and scale is finite.",
+    limits="It does not show which schedule or setting computed the number.",
+)

@@ -1,0 +1,29 @@
+"""A derivative that does not exist at this point."""
+
+from __future__ import annotations
+
+from workbench.diagnose.case import Case
+from workbench.diagnose.causes import Cause
+
+
+def _rule(case: Case) -> bool:
+    return case.backward and case.range == "domain"
+
+
+def _explain(case: Case) -> str:
+    event = case.event
+    node = event.node if event is not None else ""
+    return f"{node} divides by zero: the forward value sits where its derivative is infinite."
+
+
+CAUSE = Cause(
+    label="singular_gradient",
+    order=51,
+    rule=_rule,
+    explain=_explain,
+    fix=(
+        "Keep the forward value away from that point (add an eps inside the root, "
+        "clamp, or use a norm with a zero subgradient)."
+    ),
+    limits="It does not show that the forward value itself is wrong: it is finite.",
+)

@@ -1,0 +1,35 @@
+"""An unbiased variance over fewer samples than it needs."""
+
+from __future__ import annotations
+
+from workbench.diagnose.case import Case
+from workbench.diagnose.causes import Cause
+
+
+def _rule(case: Case) -> bool:
+    if not case.base.startswith(("var", "std")):
+        return False
+    value = case.argument("self")
+    event = case.event
+    if value is None or event is None:
+        return False
+    outputs = (
+        max(1, event.writes[0].stats.finite + sum(event.writes[0].counts))
+        if (event.writes and event.writes[0].stats)
+        else 1
+    )
+    return value.numel() <= outputs
+
+
+def _explain(case: Case) -> str:
+    return "The unbiased variance is over one sample: it divides by n − 1 = 0."
+
+
+CAUSE = Cause(
+    label="too_few_samples",
+    order=31,
+    rule=_rule,
+    explain=_explain,
+    fix="Use drop_last, refuse batches of one, or use the biased variance.",
+    limits="It does not show that other batches have enough samples.",
+)

@@ -1,0 +1,119 @@
+"""Range or domain: recompute one op from its real inputs in float64 (DESIGN rule 6).
+
+Finite in float64 means the op left the range of its dtype (overflow, or an underflow that made a
+zero); non-finite means that no finite value exists for these inputs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from workbench.replay.trace_plan import plan_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from workbench.replay.trace_events import KeptEvent
+
+Range = Literal["domain", "overflow", "underflow", "none"]
+
+_WIDER = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
+_RANDOM = frozenset(
+    "bernoulli native_dropout rand randn normal uniform exponential multinomial".split()
+)
+
+
+def recompute(kept: KeptEvent, element: int = 0) -> Tensor | None:
+    """Run a kept event again in float64.
+
+    Args:
+        kept: The event's call with its real arguments.
+        element: Which list element of a ``_foreach_`` or fused op.
+
+    Returns:
+        The result in float64 (what was written in place, for in-place ops), or None when the op
+        cannot be run so (random ops, integer results, kernels without float64).
+    """
+    plan = plan_of(kept.func)
+    if plan.base in _RANDOM or plan.uninitialised or plan.collective:
+        return None
+    args = tuple(_widen(value) for value in kept.args)
+    kwargs = {name: _widen(value) for name, value in kept.kwargs.items()}
+    special = _special(plan.base, args, kwargs, element)
+    if special is not None:
+        return special
+    try:
+        with torch.no_grad():
+            out = kept.func(*args, **kwargs)
+    except (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError):
+        return None  # no such kernel in float64, or dtypes that must not be mixed
+    if plan.written:
+        named = dict(zip(plan.arguments, args, strict=False)) | kwargs
+        out = next((named[name] for name in plan.arguments if name in plan.written), out)
+    return _pick(out, element)
+
+
+def range_of(kept: KeptEvent, element: int = 0) -> Range:
+    """Judge whether the event left its dtype's range or had no finite value to give."""
+    wide = recompute(kept, element)
+    actual = _actual(kept, element)
+    if wide is None or actual is None or wide.shape != actual.shape:
+        return "none"
+    bad = ~torch.isfinite(actual)
+    if not bool(bad.any()):
+        return "underflow" if bool(((actual == 0) & (wide != 0)).any()) else "none"
+    return "overflow" if bool(torch.isfinite(wide)[bad].any()) else "domain"
+
+
+def underflowed(kept: KeptEvent, element: int = 0) -> int:
+    """Count elements that rounded to zero although their float64 value is not zero."""
+    wide = recompute(kept, element)
+    actual = _actual(kept, element)
+    if wide is None or actual is None or wide.shape != actual.shape:
+        return 0
+    return int(((actual == 0) & (wide != 0) & torch.isfinite(wide)).sum())
+
+
+def _actual(kept: KeptEvent, element: int) -> Tensor | None:
+    """What the event really produced."""
+    if not kept.outputs:
+        return None
+    index = element if element < len(kept.outputs) else 0
+    value = kept.outputs[index]
+    return value if value.dtype.is_floating_point or value.dtype.is_complex else None
+
+
+def _widen(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        if value.dtype.is_floating_point:
+            return value.to(torch.float64)
+        return value.to(_WIDER.get(value.dtype, value.dtype)).clone()
+    if isinstance(value, torch.dtype):
+        return torch.float64 if value.is_floating_point else _WIDER.get(value, value)
+    if isinstance(value, list | tuple):
+        return type(value)(_widen(item) for item in value)
+    return value
+
+
+def _special(
+    base: str, args: tuple[Any, ...], kwargs: dict[str, Any], element: int
+) -> Tensor | None:
+    """Ops whose own kernel does not take float64 lists as they are."""
+    if base == "_amp_foreach_non_finite_check_and_unscale_":
+        gradients = args[0] if args else kwargs["self"]
+        inverse = args[2] if len(args) > 2 else kwargs["inv_scale"]
+        product: Tensor = gradients[element] * inverse
+        return product
+    return None
+
+
+def _pick(out: Any, element: int) -> Tensor | None:
+    if isinstance(out, list | tuple):
+        if not out:
+            return None
+        out = out[element] if element < len(out) else out[0]
+    if isinstance(out, torch.Tensor) and (out.dtype.is_floating_point or out.dtype.is_complex):
+        return out
+    return None
