@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from workbench.numerics.counts import Counts, all_finite, count
+from workbench.numerics.counts import Counts, all_finite, count, first_nonfinite
 from workbench.numerics.digests import mask_digest
+from workbench.numerics.limits import dtype_name
 from workbench.step.names import named_buffers, named_parameters
 
 if TYPE_CHECKING:
@@ -44,12 +45,20 @@ class BadTensor:
         name: Stable name, prefixed by its kind (see the module's docstring).
         counts: How many NaN, +Inf, -Inf and finite elements it has.
         mask: Digest of its NaN, +Inf and -Inf masks.
+        shape: Its shape.
+        dtype: Its dtype's name.
+        first: Index of its first non-finite element.
+        value: The value of a scalar.
     """
 
     kind: SinkKind
     name: str
     counts: Counts
     mask: str
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    first: tuple[int, ...] | None = None
+    value: float | None = None
 
 
 def _bad(kind: SinkKind, named: Iterable[tuple[str, Tensor]]) -> tuple[BadTensor, ...]:
@@ -61,8 +70,23 @@ def _bad(kind: SinkKind, named: Iterable[tuple[str, Tensor]]) -> tuple[BadTensor
     for name, tensor in pairs:
         counts = count(tensor)
         if counts.nonfinite:
-            found.append(BadTensor(kind, name, counts, mask_digest(tensor)))
+            found.append(_describe(kind, name, tensor, counts))
     return tuple(found)
+
+
+def _describe(kind: SinkKind, name: str, tensor: Tensor, counts: Counts) -> BadTensor:
+    first = first_nonfinite(tensor)
+    real = tensor.numel() == 1 and not tensor.is_complex()
+    return BadTensor(
+        kind,
+        name,
+        counts,
+        mask_digest(tensor),
+        shape=tuple(tensor.shape),
+        dtype=dtype_name(tensor.dtype),
+        first=None if first is None else tuple(first),
+        value=float(tensor.detach()) if real else None,
+    )
 
 
 def check_loss(loss: Tensor, components: Mapping[str, Tensor]) -> tuple[BadTensor, ...]:
@@ -187,6 +211,34 @@ def found_inf(scaler: Any, optimizer: Optimizer) -> float | None:
     if not found:
         return None
     return float(sum(float(value) for value in found.values()))
+
+
+def after_update_sinks(
+    model: nn.Module,
+    optimizers: Sequence[Optimizer],
+    scaler: Any,
+    masks_before: Mapping[str, str],
+) -> tuple[BadTensor, ...]:
+    """Gate everything an update may have spoiled.
+
+    Args:
+        model: The model.
+        optimizers: The optimizers.
+        scaler: The loss scaler, or None.
+        masks_before: ``buffer_masks`` from the start of the step.
+    """
+    return (
+        *check_parameters(model),
+        *check_optimizer_state(model, optimizers),
+        *check_scale(scaler),
+        *check_buffers(model, masks_before),
+    )
+
+
+def scaler_skips(scaler: Any, optimizers: Sequence[Optimizer]) -> bool:
+    """Whether the scaler will skip: it saw the Inf, or keeps no record to tell otherwise."""
+    seen = [found_inf(scaler, optimizer) for optimizer in optimizers]
+    return any(value is None or value > 0 for value in seen)
 
 
 def clean_name(name: str) -> str:

@@ -138,6 +138,11 @@ class StepRunner:
         return self.plan[self.position] if self.position < len(self.plan) else None
 
     @property
+    def will_skip(self) -> bool:
+        """Whether the scaler will skip the coming update."""
+        return self._will_skip
+
+    @property
     def loss_value(self) -> Tensor | None:
         """The total loss so far (detached), or None before the first loss."""
         if not self.values.losses:
@@ -296,7 +301,10 @@ class StepRunner:
             bad = () if self._will_skip else gates.check_norm(self.values.grad_norm)
             return _outcome(unit, bad)
         if unit.stage == "after_update":
-            return _outcome(unit, self._after_update_sinks())
+            bad = gates.after_update_sinks(
+                self.model, self.optimizers, self.scaler, self._masks_before
+            )
+            return _outcome(unit, bad)
         return Outcome(unit)
 
     def _gate_gradients(self, unit: Unit) -> Outcome:
@@ -309,7 +317,7 @@ class StepRunner:
         if scaled != (unit.stage == "unscale"):
             return Outcome(unit)
         bad = gates.check_gradients(self.model)
-        if bad and scaled and self._scaler_skips(unit):
+        if bad and scaled and gates.scaler_skips(self.scaler, self._optimizers_of(unit)):
             self._will_skip = True
             return Outcome(unit, "skip", bad)
         return _outcome(self._gradient_unit(unit, scaled), bad)
@@ -319,19 +327,6 @@ class StepRunner:
         if not scaled and not _overrides(self.step, "after_backward"):
             stage = "backward"
         return replace(unit, stage=stage)
-
-    def _scaler_skips(self, unit: Unit) -> bool:
-        """Whether the scaler will skip: it saw the Inf, or keeps no record to tell otherwise."""
-        seen = [gates.found_inf(self.scaler, opt) for opt in self._optimizers_of(unit)]
-        return any(value is None or value > 0 for value in seen)
-
-    def _after_update_sinks(self) -> tuple[BadTensor, ...]:
-        return (
-            *gates.check_parameters(self.model),
-            *gates.check_optimizer_state(self.model, self.optimizers),
-            *gates.check_scale(self.scaler),
-            *gates.check_buffers(self.model, self._masks_before),
-        )
 
 
 def _outcome(unit: Unit, bad: tuple[BadTensor, ...]) -> Outcome:

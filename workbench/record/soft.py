@@ -1,0 +1,93 @@
+"""Soft gates: what only writes the ledger. Batch fields, outputs and logged values may be bad."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workbench.numerics.counts import all_finite, count
+from workbench.step.domains import batch_fields
+
+ALWAYS = 1 << 18
+"""Elements up to which a tensor is looked at in every step; larger ones in a deep scan."""
+_HASHED = 1 << 12
+"""Elements of a tensor that go into the batch's fingerprint."""
+
+
+def scan(where: str, tree: Any, deep: bool) -> list[dict[str, Any]]:
+    """List the non-finite tensors of a tree.
+
+    Args:
+        where: ``batch`` or ``outputs``.
+        tree: The batch or the outputs of forward.
+        deep: Whether large tensors are looked at too.
+    """
+    named = [
+        (name, t.detach())
+        for name, t in batch_fields(tree)
+        if (t.is_floating_point() or t.is_complex()) and (deep or t.numel() <= ALWAYS)
+    ]
+    if all_finite(t for _, t in named):
+        return []
+    found = []
+    for name, t in named:
+        counts = count(t)
+        if counts.nonfinite:
+            found.append({"where": where, "name": name, "counts": counts.as_dict()})
+    return found
+
+
+def scan_values(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List the non-finite ones among logged values (numbers and tensors by name)."""
+    found: list[dict[str, Any]] = []
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            found += [entry | {"name": name} for entry in scan("logging", value, deep=True)]
+        elif isinstance(value, float) and not math.isfinite(value):
+            found.append({"where": "logging", "name": str(name), "value": value})
+    return found
+
+
+def summarize(micro_batches: Sequence[Any]) -> dict[str, Any]:
+    """Shapes and dtypes of the fields of the first micro-batch, and how many there are."""
+    if not micro_batches:
+        return {"micro_batches": 0, "fields": {}}
+    fields = {
+        name: f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
+        for name, t in batch_fields(micro_batches[0])
+    }
+    return {"micro_batches": len(micro_batches), "fields": fields}
+
+
+def fingerprint(micro_batches: Sequence[Any]) -> str:
+    """Digest dtypes, shapes and evenly spaced elements of the batches: tells batches apart.
+
+    Not a digest of every element: reading a large batch in full at every step would cost more than
+    it tells. A bundle has the full digests.
+    """
+    total = hashlib.sha256()
+    for batch in micro_batches:
+        for name, t in batch_fields(batch):
+            total.update(f"{name}|{t.dtype}|{tuple(t.shape)}|".encode())
+            if t.layout is torch.strided and t.device.type == "cpu" and t.numel():
+                total.update(_sample(t.detach()))
+    return f"sampled:{total.hexdigest()[:32]}"
+
+
+def _sample(t: Tensor) -> bytes:
+    size = t.numel()
+    if size > _HASHED:
+        if not t.is_contiguous():
+            t = t.select(0, 0) if t.dim() else t
+            return _sample(t) if t.numel() <= _HASHED or t.is_contiguous() else b""
+        t = t.view(-1)[:: size // _HASHED][:_HASHED]
+    return t.contiguous().view(torch.uint8).numpy().tobytes() if t.dim() else _scalar_bytes(t)
+
+
+def _scalar_bytes(t: Tensor) -> bytes:
+    return t.reshape(1).view(torch.uint8).numpy().tobytes()

@@ -1,0 +1,164 @@
+"""The input boundary: fields of a batch by name, and values outside their declared domain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workbench.numerics.counts import all_finite, first_nonfinite
+from workbench.step.protocol import Domain
+
+MOST_FIELDS = 256
+"""Fields of a batch that are looked at."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One value outside its field's domain.
+
+    Attributes:
+        field: Name of the field.
+        micro_step: Which micro-batch.
+        index: Index of the first such element.
+        value: Its value.
+        why: The domain in words.
+    """
+
+    field: str
+    micro_step: int
+    index: tuple[int, ...]
+    value: float
+    why: str
+
+    @property
+    def message(self) -> str:
+        """One sentence that names field, index and value."""
+        where = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        return (
+            f"The batch field {self.field!r} has the value {self.value:g} at {self.field}{where} "
+            f"(micro-batch {self.micro_step}), but {self.why}."
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields by name, with the sentence."""
+        return {
+            "field": self.field,
+            "micro_step": self.micro_step,
+            "index": list(self.index),
+            "value": self.value,
+            "why": self.why,
+            "message": self.message,
+        }
+
+
+def batch_fields(batch: Any) -> list[tuple[str, Tensor]]:
+    """List the tensors and arrays of a batch by path (``x``, ``targets.boxes``, ``0``)."""
+    found: list[tuple[str, Tensor]] = []
+    for name, value in _walk(batch, "", 0):
+        found.append((name or "batch", value))
+        if len(found) >= MOST_FIELDS:
+            break
+    return found
+
+
+def _walk(tree: Any, path: str, depth: int) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(tree, Tensor):
+        yield path, tree
+    elif isinstance(tree, np.ndarray) and tree.dtype.kind in "biuf" and tree.flags.writeable:
+        yield path, torch.from_numpy(tree)
+    elif depth < 8:
+        for name, value in _children(tree):
+            yield from _walk(value, f"{path}.{name}" if path else name, depth + 1)
+
+
+def _children(tree: Any) -> list[tuple[str, Any]]:
+    if isinstance(tree, Mapping):
+        return [(str(key), value) for key, value in tree.items()]
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return list(zip(tree._fields, tree, strict=True))
+    if isinstance(tree, list | tuple):
+        return [(str(i), value) for i, value in enumerate(tree[:MOST_FIELDS])]
+    if is_dataclass(tree) and not isinstance(tree, type):
+        return [(f.name, getattr(tree, f.name, None)) for f in fields(tree)]
+    return []
+
+
+def check_domains(
+    micro_batches: Sequence[Any], domains: Mapping[str, Domain]
+) -> tuple[Violation, ...]:
+    """List the first value outside its domain for every declared field of every micro-batch.
+
+    Args:
+        micro_batches: The batches.
+        domains: Legal values by field name; a number as well as a tensor can be a field.
+    """
+    if not domains:
+        return ()
+    found = []
+    for micro_step, batch in enumerate(micro_batches):
+        known = dict(batch_fields(batch))
+        if isinstance(batch, Mapping):
+            known |= {
+                str(k): torch.tensor(v)
+                for k, v in batch.items()
+                if isinstance(v, int | float) and k in domains
+            }
+        for name, domain in domains.items():
+            if name in known and (violation := _violation(name, micro_step, known[name], domain)):
+                found.append(violation)
+    return tuple(found)
+
+
+def _violation(name: str, micro_step: int, t: Tensor, domain: Domain) -> Violation | None:
+    t = t.detach()
+    if t.numel() == 0 or t.is_complex() or t.layout is not torch.strided:
+        return None
+    if domain.finite and not all_finite([t]):
+        return _found(name, micro_step, t, first_nonfinite(t), "it must be finite")
+    if domain.minimum is None and domain.maximum is None:
+        return None
+    low, high = (float(value) for value in torch.aminmax(t))
+    if not (_below(low, domain) or _above(high, domain)):
+        return None
+    bad = torch.zeros_like(t, dtype=torch.bool)
+    if domain.minimum is not None:
+        bad |= t < domain.minimum
+    if domain.maximum is not None:
+        bad |= t > domain.maximum
+    for value in domain.allowed:
+        bad &= t != value
+    if not bool(bad.any()):
+        return None
+    index = [int(i) for i in bad.nonzero()[0]]
+    return _found(name, micro_step, t, index, _words(domain))
+
+
+def _below(low: float, domain: Domain) -> bool:
+    # NaN compares as outside neither bound; a field that may be non-finite is looked at in full
+    return domain.minimum is not None and (math.isnan(low) or low < domain.minimum)
+
+
+def _above(high: float, domain: Domain) -> bool:
+    return domain.maximum is not None and (math.isnan(high) or high > domain.maximum)
+
+
+def _found(
+    name: str, micro_step: int, t: Tensor, index: Sequence[int] | None, why: str
+) -> Violation:
+    place = tuple(index or ())
+    return Violation(name, micro_step, place, float(t[place] if place else t.reshape(-1)[0]), why)
+
+
+def _words(domain: Domain) -> str:
+    low = "−Inf" if domain.minimum is None else f"{domain.minimum:g}"
+    high = "+Inf" if domain.maximum is None else f"{domain.maximum:g}"
+    words = f"it must lie from {low} to {high}"
+    if domain.allowed:
+        words += f" or be one of {', '.join(f'{value:g}' for value in domain.allowed)}"
+    return words
