@@ -1,0 +1,118 @@
+"""``workbench replay``: run the recorded step again, as it was or under changed conditions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from workbench.cli.command import Command
+from workbench.cli.options import bundle_argument, code_options, json_option, require_code
+from workbench.cli.output import emit, note, say, table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from workbench.evidence import Bundle, Conditions
+    from workbench.replay import RunResult
+
+_GLYPHS = {"clean": "✓", "bad": "✕", "alert": "!", "not_run": "·", "unavailable": "–"}
+
+
+@click.command("replay", cls=Command, section="Run", order=1)
+@bundle_argument
+@click.option("--until", metavar="STAGE", help="Last stage to run.")
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Change one condition, for example autocast=off; may be repeated.",
+)
+@code_options
+@json_option
+def command(
+    bundle: Path,
+    until: str | None,
+    settings: tuple[str, ...],
+    step: str | None,
+    trust: str | None,
+    as_json: bool,
+) -> None:
+    """Replay the step of BUNDLE under its own or under changed conditions.
+
+    Exits 0 whatever the replay finds.
+    """
+    from workbench.evidence import open_bundle
+    from workbench.replay import Replay
+
+    opened = open_bundle(bundle)
+    wanted = _conditions(opened, settings)
+    require_code(opened, step, trust)
+    replay = Replay(opened, step=step, trust=trust, progress=_progress)
+    result = replay.run(until=until, conditions=wanted)
+    data = result.to_data()
+    if result.diagnostic:
+        if result.first_bad is None:
+            # A finite diagnostic run says little unless the original still fails after it.
+            data["original_after"] = _brief(replay.run(until=until, conditions=replay.nearest))
+    elif until is None:
+        data["reproduction"] = replay.verdict().to_data()
+        data["verdict"] = data["reproduction"]["verdict"]
+    if as_json:
+        emit(data)
+    else:
+        _print(result, data)
+
+
+def _conditions(bundle: Bundle, settings: tuple[str, ...]) -> Conditions | None:
+    from workbench.evidence import parse_setting
+
+    changes = dict(parse_setting(text) for text in settings)
+    return bundle.conditions.replace(**changes) if changes else None
+
+
+def _progress(event: dict[str, Any]) -> None:
+    if event.get("event") == "stage_begun":
+        note(f"{event['stage']} …")
+
+
+def _brief(result: RunResult) -> dict[str, Any]:
+    return {"verdict": result.verdict, "first_bad": result.first_bad, "loss": result.loss}
+
+
+def _print(result: RunResult, data: dict[str, Any]) -> None:
+    if result.diagnostic:
+        changed = ", ".join(f"{key} {value}" for key, value in result.changed.items())
+        say(f"◇ Diagnostic: {changed}")
+    else:
+        say("● Original conditions")
+    rows = [
+        (_GLYPHS.get(stage["status"], "?"), stage["stage"], stage["sentence"])
+        for stage in data["stages"]
+    ]
+    for line in table(rows, indent="  "):
+        say(line)
+    for line in _conclusions(result, data):
+        say(line)
+
+
+def _conclusions(result: RunResult, data: dict[str, Any]) -> list[str]:
+    lines = [f"{item['key']}: {item['why']}" for item in result.without_effect]
+    lines += result.notes
+    after = data.get("original_after")
+    if after is not None:
+        lines.append(_after(after, ", ".join(result.changed)))
+    if "reproduction" in data:
+        lines.append(data["reproduction"]["sentence"])
+    return lines
+
+
+def _after(after: dict[str, Any], changed: str) -> str:
+    if after["first_bad"] is None:
+        return "Finite. Original, run again after it: finite too, so this says nothing."
+    bad = after["first_bad"]
+    return (
+        f"Finite. Original, run again after it: still bad at {bad['stage']} ({bad['tensor']}). The "
+        f"failure depends on {changed}; this does not show that it is the cause."
+    )
