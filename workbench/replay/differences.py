@@ -1,8 +1,12 @@
-"""What differs between the record and here, in plain sentences."""
+"""What differs between the record and here."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from workbench.evidence import environment, environment_differences
+from workbench.replay.settings import applied
 
 if TYPE_CHECKING:
     from workbench.evidence import Conditions
@@ -11,36 +15,59 @@ if TYPE_CHECKING:
 LONGEST = 120
 """Characters of a recorded value that are shown: bundles are untrusted."""
 
+Row = dict[str, Any]
+"""``{"field", "recorded", "here"}``, as ``environment_differences`` gives it."""
 
-def differences(source: Source, here: Conditions) -> list[str]:
-    """List what differs: conditions first, then the environment by field, then what is missing.
+
+def differences(source: Source, here: Conditions) -> list[Row]:
+    """List what differs: conditions first, then the environment by field.
 
     Args:
         source: The record.
         here: The conditions nearest to the recorded ones on this machine.
     """
-    found = [
-        f"{name} differs (recorded {_short(getattr(source.recorded, name))}, here {_short(value)})"
+    rows = [
+        {"field": name, "recorded": getattr(source.recorded, name), "here": value}
         for name, value in source.recorded.changes(here).items()
     ]
-    found += _environment(source)
-    missing: dict[str, list[str]] = {}
+    for row in rows:
+        if row["field"] == "device":
+            row["recorded"] = _device_name(source) or row["recorded"]
+    return rows + _environment(source, here)
+
+
+def missing(source: Source) -> list[str]:
+    """List what cannot be replayed, one sentence a reason."""
+    by_reason: dict[str, list[str]] = {}
     for stage, reason in source.unavailable().items():
-        missing.setdefault(reason, []).append(stage)
-    found += [f"{', '.join(stages)} not available: {why}" for why, stages in missing.items()]
-    return found
+        by_reason.setdefault(reason, []).append(stage)
+    return [f"{', '.join(stages)} not available: {why}" for why, stages in by_reason.items()]
 
 
-def _environment(source: Source) -> list[str]:
-    if not source.environment:
-        return []
-    from workbench.evidence import environment, environment_differences
-
-    rows: list[dict[str, Any]] = environment_differences(dict(source.environment), environment())
+def in_words(rows: Sequence[Row]) -> list[str]:
+    """Say each difference in a plain sentence."""
     return [
         f"{row['field']} differs (recorded {_short(row['recorded'])}, here {_short(row['here'])})"
         for row in rows
     ]
+
+
+def _environment(source: Source, here: Conditions) -> list[Row]:
+    if not source.environment:
+        return []
+    # settings that the replay itself puts in place do not differ
+    with applied(here, source.recorded):
+        now = environment()
+    return environment_differences(source.environment, now)
+
+
+def _device_name(source: Source) -> str | None:
+    devices = source.environment.get("devices")
+    if source.recorded.device == "cpu" or not isinstance(devices, list) or not devices:
+        return None
+    first = devices[0]
+    name = first.get("name") if isinstance(first, Mapping) else None
+    return name if isinstance(name, str) else None
 
 
 def _short(value: Any) -> str:

@@ -27,11 +27,14 @@ def position_after(runner: StepRunner, stage: Stage, *, last: bool = False) -> i
     found = [i for i, unit in enumerate(runner.plan) if unit.stage == stage]
     if not last:
         found = [i for i in found if i >= runner.position][:1]
-    return _with_gate(runner, found[-1]) if found else runner.position
+    return with_gate(runner, found[-1]) if found else runner.position
 
 
-def _with_gate(runner: StepRunner, index: int) -> int:
-    """Without a scaler or a collective, gradients are gated after backward, under its name."""
+def with_gate(runner: StepRunner, index: int) -> int:
+    """Position after a unit and its gate.
+
+    Without a scaler or a collective, gradients are gated after backward, under its name.
+    """
     plan = runner.plan
     following = plan[index + 1] if index + 1 < len(plan) else None
     if (
@@ -56,7 +59,7 @@ def recorded_stop(runner: StepRunner, source: Source) -> int:
     matching = [i for i, unit in enumerate(runner.plan) if unit.stage == bad.stage]
     exact = [i for i in matching if _same_micro_step(runner.plan[i], bad.micro_step)]
     chosen = (exact or matching)[:1]
-    return _with_gate(runner, chosen[0]) if chosen else len(runner.plan)
+    return with_gate(runner, chosen[0]) if chosen else len(runner.plan)
 
 
 def _same_micro_step(unit: Unit, micro_step: int) -> bool:

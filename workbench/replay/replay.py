@@ -11,7 +11,7 @@ import torch
 from workbench.errors import UsageError
 from workbench.replay import sentences
 from workbench.replay.devices import nearest, require_device
-from workbench.replay.plan import position_after, recorded_stop
+from workbench.replay.plan import position_after, recorded_stop, with_gate
 from workbench.replay.result import Reproduction, RunResult, StageState
 from workbench.replay.session import Session
 from workbench.replay.source import Source
@@ -128,20 +128,46 @@ class Replay:
         """Run the step to its end."""
         return self._to("logging")
 
+    def advance(self) -> StageState:
+        """Run the next stage and its gate, whichever it is.
+
+        Raises:
+            UsageError: The step is at its end, or an exception ended it.
+            CannotRunError: The bundle lacks what the stage needs.
+        """
+        session = self._open()
+        unit = session.runner.next_unit
+        if unit is None or _raised(session):
+            raise UsageError(
+                f"The step ended in '{session.outcomes[-1].unit.stage}', so there is nothing left "
+                "to run. Call reset() to start from the sealed state again."
+            )
+        return self._to(unit.stage)
+
     def back(self) -> StageState | None:
-        """Go back by one unit: the step is run again from its sealed state up to the one before.
+        """Go back by one stage: the step is run again from its sealed state up to the one before.
 
         Returns:
             The state of the stage it now stands at, or None before the first.
         """
-        done = len(self._session.outcomes) if self._session is not None else 0
+        stops = self._stops()
         self.reset()
-        if done <= 1:
+        if len(stops) <= 1:
             return None
         session = self._open()
-        while len(session.outcomes) < done - 1:
+        while session.runner.position < stops[-2]:
             self._advance(session)
         return self._state_of(session.outcomes[-1].unit.stage)
+
+    def _stops(self) -> list[int]:
+        """Positions that stepping through the units run so far would have stopped at."""
+        if self._session is None:
+            return []
+        runner, stops, position = self._session.runner, [], 0
+        while position < runner.position:
+            position = with_gate(runner, position)
+            stops.append(position)
+        return stops
 
     def reset(self) -> None:
         """Forget what was run: the next call starts from the sealed state again."""
@@ -156,8 +182,13 @@ class Replay:
             return stage_states([], unavailable, self.source.first_bad)
         shown = values_shown(session.runner.values, session.observed.loss)
         return stage_states(
-            session.outcomes, unavailable, self.source.first_bad, session.batches, shown
+            session.outcomes, unavailable, self.source.first_bad, session.input_state, shown
         )
+
+    @property
+    def reproduction(self) -> Reproduction | None:
+        """The verdict, if it was asked for."""
+        return self._reproduction
 
     @property
     def session(self) -> Session | None:
@@ -181,24 +212,18 @@ class Replay:
         return self._session
 
     def _advance(self, session: Session) -> Outcome:
-        unit = session.runner.next_unit
-        if unit is None:
-            raise UsageError(
-                "The step has no stage after 'logging', so there is nothing left to run. Call "
-                "reset() to start from the sealed state again."
-            )
+        unit = session.runner.plan[session.runner.position]
         self._report({"event": "stage_begun", "stage": unit.stage, "micro_step": unit.micro_step})
         outcome = session.advance()
-        self._report(
-            {
-                "event": "stage_done",
-                "stage": outcome.unit.stage,
-                "micro_step": outcome.unit.micro_step,
-                "status": outcome.status,
-                "tensor": outcome.tensor,
-                "seconds": session.observed.seconds,
-            }
-        )
+        if self.progress is not None:
+            self._report(
+                {
+                    "event": "stage_done",
+                    "micro_step": outcome.unit.micro_step,
+                    "seconds": session.observed.seconds,
+                    **self._state_of(outcome.unit.stage).to_data(),
+                }
+            )
         return outcome
 
     def _report(self, event: dict[str, Any]) -> None:

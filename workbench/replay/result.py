@@ -130,7 +130,9 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
         survives_instrumentation: Whether the failure is still there with probes on; None before
             the step was traced.
         differences: What differs between the record and here, one plain sentence each.
-        distance: Largest relative difference of jointly finite values, when it was measured.
+        rows: Conditions and environment that differ, as ``{"field", "recorded", "here"}``.
+        distance: Largest difference of jointly finite values, relative to the largest value of
+            their tensor, when it was measured.
         sentence: The verdict for people.
     """
 
@@ -138,6 +140,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     deterministic_here: bool | None = None
     survives_instrumentation: bool | None = None
     differences: list[str] = []
+    rows: list[dict[str, Any]] = []
     distance: float | None = None
     sentence: str = ""
 

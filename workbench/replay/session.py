@@ -16,6 +16,7 @@ from workbench.replay import adjust
 from workbench.replay.runner import ReplayRunner
 from workbench.replay.settings import applied
 from workbench.replay.source import Source
+from workbench.replay.stages import look_at_batch
 from workbench.replay.without_effect import Facts, without_effect
 from workbench.step import gates
 from workbench.step.digests import gradient_digests, loss_bits
@@ -97,6 +98,8 @@ class Session:
         self.runner = ReplayRunner(step, model, optimizers, scaler, self.conditions, self.recorded)
         with self._step_attributes():
             self.runner.begin(batches, self.source.step_index)
+        # before forward can write into the batch
+        self.input_state = look_at_batch(batches, self.source.first_bad)
 
     def _adjust(
         self, model: nn.Module, optimizers: list[Optimizer], scaler: Any, device: torch.device

@@ -23,7 +23,7 @@ def stage_states(
     outcomes: Sequence[Outcome],
     unavailable: Mapping[str, str],
     first_bad: FirstBad | None = None,
-    batches: Sequence[Any] = (),
+    input_state: StageState | None = None,
     shown: Mapping[str, str] | None = None,
 ) -> list[StageState]:
     """Sum up what the units did, one entry per stage.
@@ -33,7 +33,7 @@ def stage_states(
         unavailable: Stages the bundle cannot replay, with the reason.
         first_bad: What was caught in the record: an alert is repeated here, since the gates see
             only non-finite values.
-        batches: The micro-batches, looked at when the input stage ran.
+        input_state: What was seen in the batch, from ``look_at_batch``.
         shown: Sentences for clean stages, from ``values_shown``.
     """
     gated = _gated_as_backward(outcomes)
@@ -47,8 +47,8 @@ def stage_states(
         own = [outcome for outcome in outcomes if outcome.unit.stage == stage]
         if stage not in ran:
             states.append(StageState(stage=stage))
-        elif stage == "input":
-            states.append(_input(batches, first_bad))
+        elif stage == "input" and input_state is not None:
+            states.append(input_state)
         else:
             states.append(_alert(_state(stage, own, texts), first_bad))
     return states
@@ -113,6 +113,7 @@ _UPDATED = {
 }
 _GRADIENTS = "Gradients are finite."
 _CLEAN = {
+    "input": "The batch was handed over.",
     "forward": "Ran; outputs are looked at by the loss.",
     "loss": "The loss is finite.",
     "backward": "Ran; gradients are looked at once they are reduced and unscaled.",
@@ -125,7 +126,7 @@ _CLEAN = {
 }
 
 
-def _input(batches: Sequence[Any], first_bad: FirstBad | None) -> StageState:
+def look_at_batch(batches: Sequence[Any], first_bad: FirstBad | None) -> StageState:
     """Look at the batch: what is non-finite there is noted, and trips only where it did."""
     bad: list[tuple[str, Counts]] = []
     for number, batch in enumerate(batches):

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import CannotRunError
+from workbench.evidence import verdict_sentence
 from workbench.numerics.comparison import compare
-from workbench.replay import sentences
-from workbench.replay.differences import differences
+from workbench.replay.differences import differences, in_words, missing
 from workbench.replay.result import Reproduction, RunResult, Verdict
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ def judge(replay: Replay) -> Reproduction:
         replay: The replay whose record is judged.
     """
     source = replay.source
-    missing = source.unavailable()
+    absent = source.unavailable()
     goal = source.first_bad_stage or "loss"
-    if goal in missing or "input" in missing:
-        return _unverifiable([missing.get(goal) or missing["input"]])
+    if goal in absent or "input" in absent:
+        return _unverifiable([absent.get(goal) or absent["input"]])
     kept, conditions = replay.session, replay.conditions
     try:
         first, session = _bare_run(replay)
@@ -86,16 +86,26 @@ def _reproduction(
     if verdict == "bitwise" and not deterministic:
         verdict = "same_mask"
         graded.distance = _distance(source, session)
-    listed = differences(source, replay.nearest)
+    rows = differences(source, replay.nearest)
+    listed = in_words(rows) + missing(source)
     if not deterministic:
         listed.insert(0, "two runs here differ from each other: the step is not deterministic here")
-    said = listed or (graded.unequal if verdict in ("not_reproduced", "unverifiable") else [])
+    if verdict != "bitwise":
+        listed += graded.unequal
+        if source.state.low_level:
+            listed.append("the user's own loop was recorded, and the step may not do what it did")
     return Reproduction(
         verdict=verdict,
         deterministic_here=deterministic,
-        differences=listed + ([] if verdict == "bitwise" else graded.unequal),
+        differences=listed,
+        rows=rows,
         distance=graded.distance,
-        sentence=sentences.verdict(verdict, distance=graded.distance, differences=said),
+        sentence=verdict_sentence(
+            verdict,
+            max_relative=graded.distance,
+            environment=rows,
+            missing="; ".join(graded.unequal) or None,
+        ),
     )
 
 
@@ -103,7 +113,7 @@ def _unverifiable(why: list[str]) -> Reproduction:
     return Reproduction(
         verdict="unverifiable",
         differences=why,
-        sentence=sentences.verdict("unverifiable", differences=why),
+        sentence=verdict_sentence("unverifiable", missing="; ".join(why)),
     )
 
 

@@ -1,0 +1,299 @@
+"""`ReplayWorker`: a replay in a process of its own, so that a crash or a stop costs nothing.
+
+Only plain data crosses: commands and events are lines of strict JSON. User code runs in the child
+alone; what it prints goes to the child's standard error, of which the end is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Final
+
+from workbench.errors import CannotRunError, UsageError
+from workbench.numerics import jsonio
+
+Event = dict[str, Any]
+"""``{"event": …}``, one of `EVENTS`."""
+
+EVENTS: Final = ("stage_begun", "stage_done", "progress", "done", "error", "died", "stopped")
+LAST: Final = frozenset({"done", "error", "died", "stopped"})
+"""Events that end a command."""
+COMMANDS: Final = ("run", "step", "back", "reset", "verdict", "trace", "diagnose")
+KEPT_STDERR: Final = 4000
+"""Characters of the child's standard error that are kept, its end."""
+_GRACE_S: Final = 0.3
+
+
+class ReplayWorker:
+    """A replay in a child process.
+
+    Args:
+        bundle: Path of the bundle.
+        step: Reference of the training step (``train:Step``, ``train.py:Step``), or a step object
+            whose class can be found again by one; None takes the one the bundle names.
+        trust: ``"import"`` or ``"source"``.
+        on_event: Called with every event, from a thread of this worker; events are there to be
+            polled all the same.
+
+    Raises:
+        CannotRunError: The step is an object that no other process can find again.
+    """
+
+    def __init__(
+        self,
+        bundle: str | os.PathLike[str],
+        step: Any = None,
+        trust: str | None = None,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        self._opening = {
+            "bundle": str(Path(bundle).absolute()),
+            "step": reference_of(step),
+            "trust": trust,
+            "path": [entry for entry in sys.path if entry],
+        }
+        self._on_event = on_event
+        self._process: subprocess.Popen[bytes] | None = None
+        self._events: queue.Queue[Event] = queue.Queue()
+        self._lock = threading.Lock()
+        self._stage = ""
+        self._stopped = False
+        self._busy = False
+        self._limit: threading.Timer | None = None
+        self._too_long: float | None = None
+        self._stderr: deque[str] = deque(maxlen=200)
+
+    # -- asking -------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a command is running."""
+        return self._busy
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process number, or None before the first command."""
+        return None if self._process is None else self._process.pid
+
+    def start(self, command: Mapping[str, Any]) -> None:
+        """Ask for something: ``{"command": "run", "until": "loss", "conditions": {…}}``."""
+        arguments = dict(command)
+        self.send(str(arguments.pop("command", "")), **arguments)
+
+    def send(self, command: str, *, timeout_s: float | None = None, **arguments: Any) -> None:
+        """Ask for something; the answers come as events, the last one in ``LAST``.
+
+        Args:
+            command: ``run`` (until, conditions), ``step``, ``back``, ``reset``, ``verdict``,
+                ``trace`` (until, conditions), or ``diagnose`` (entry, and its arguments).
+            timeout_s: Seconds after which the process is ended and ``died`` is reported.
+            **arguments: Plain data.
+
+        Raises:
+            UsageError: No such command, or one is still running.
+        """
+        if command not in COMMANDS:
+            raise UsageError(
+                f"The replay process knows no command '{command}', so nothing was started. The "
+                f"commands are: {', '.join(COMMANDS)}."
+            )
+        with self._lock:
+            if self._busy and self.alive:
+                raise UsageError(
+                    f"The replay process is still busy, so '{command}' was not started. Wait for "
+                    "its last event, or call stop()."
+                )
+            if not self.alive:
+                self._spawn()
+            self._busy, self._stage = True, ""
+            self._write({"command": command, **arguments})
+        if timeout_s is not None:
+            self._limit = threading.Timer(timeout_s, self._out_of_time, [timeout_s])
+            self._limit.daemon = True
+            self._limit.start()
+
+    def poll(self, timeout: float = 0.0) -> list[Event]:
+        """Events that have arrived, waiting up to ``timeout`` seconds for the first."""
+        found: list[Event] = []
+        try:
+            found.append(self._events.get(timeout=timeout) if timeout else self._events.get(False))
+            while True:
+                found.append(self._events.get(False))
+        except queue.Empty:
+            return found
+
+    def events(self, timeout: float | None = None) -> Iterator[Event]:
+        """The events of the running command, up to its last one.
+
+        Args:
+            timeout: Longest wait for one event in seconds; the iterator ends when it is over.
+        """
+        while True:
+            try:
+                event = self._events.get(timeout=timeout)
+            except queue.Empty:
+                return
+            yield event
+            if event["event"] in LAST:
+                return
+
+    def result(self, command: str, *, timeout_s: float | None = None, **arguments: Any) -> Event:
+        """Send a command, wait, and return its last event."""
+        self.send(command, timeout_s=timeout_s, **arguments)
+        return list(self.events())[-1]
+
+    def stop(self) -> None:
+        """End the process now. The bundle is untouched; the next command starts a new process."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        self._stopped = True
+        _end(process)
+
+    def __enter__(self) -> ReplayWorker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # -- the process --------------------------------------------------------------------------
+
+    def _spawn(self) -> None:
+        environment = dict(os.environ)
+        environment["PYTHONUNBUFFERED"] = "1"
+        process = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", "-m", "workbench.replay.worker_main"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+        )
+        self._process = process
+        self._stopped, self._too_long = False, None
+        self._stderr.clear()
+        errors = threading.Thread(target=self._keep_stderr, args=[process.stderr], daemon=True)
+        errors.start()
+        threading.Thread(target=self._read, args=[process, errors], daemon=True).start()
+        self._write({"command": "open", **self._opening})
+
+    def _write(self, message: Mapping[str, Any]) -> None:
+        process = self._process
+        if process is None or process.stdin is None:
+            return
+        try:
+            process.stdin.write((jsonio.dumps(message) + "\n").encode())
+            process.stdin.flush()
+        except OSError:  # it died meanwhile; the reading thread says so
+            return
+
+    def _keep_stderr(self, stream: IO[bytes]) -> None:
+        for line in stream:
+            self._stderr.append(line.decode("utf-8", "replace"))
+
+    def _read(self, process: subprocess.Popen[bytes], errors: threading.Thread) -> None:
+        assert process.stdout is not None  # noqa: S101 - opened with a pipe
+        for line in process.stdout:
+            event = jsonio.loads(line)
+            self._stage = str(event.get("stage") or self._stage)
+            self._emit(event)
+        process.wait()
+        errors.join(timeout=1.0)
+        if self._stopped:
+            self._emit({"event": "stopped", "stage": self._stage, "message": self._said_stopped()})
+        else:
+            self._emit(self._death(process.returncode))
+
+    def _emit(self, event: Event) -> None:
+        if event["event"] in LAST:
+            self._busy = False
+            if self._limit is not None:
+                self._limit.cancel()
+                self._limit = None
+        self._events.put(event)
+        if self._on_event is not None:
+            self._on_event(event)
+
+    def _out_of_time(self, seconds: float) -> None:
+        if self._busy and self._process is not None:
+            self._too_long = seconds
+            _end(self._process)
+
+    def _said_stopped(self) -> str:
+        where = f" in {self._stage}" if self._stage else ""
+        return f"Stopped by you{where}. Stages before it are kept."
+
+    def _death(self, code: int) -> Event:
+        stderr = "".join(self._stderr)[-KEPT_STDERR:]
+        reason = _reason(code, stderr)
+        if self._too_long is not None:
+            reason = f"it took longer than the limit of {self._too_long:g} s"
+        where = f" in {self._stage}" if self._stage else ""
+        return {
+            "event": "died",
+            "stage": self._stage,
+            "code": code,
+            "reason": reason,
+            "stderr": stderr,
+            "message": f"The replay process died{where}: {reason}. The bundle is untouched.",
+        }
+
+
+def reference_of(step: Any) -> str | None:
+    """A reference by which another process finds a step.
+
+    Args:
+        step: A reference, a step object or class, or None.
+
+    Raises:
+        CannotRunError: The step was typed into a notebook cell or a console.
+    """
+    if step is None or isinstance(step, str):
+        return step
+    from workbench.step.locate import step_reference
+
+    known = step_reference(step)
+    if known.get("reference") and known.get("kind") in ("module", "file", "integration"):
+        return str(known["reference"])
+    name = getattr(step, "__name__", type(step).__name__)
+    raise CannotRunError(
+        f"The training step '{name}' was typed into a notebook cell or a console, and the replay "
+        "runs in another process, which cannot find it there. Put the class into a file and name "
+        f"it as step='file.py:{name}'."
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that we started: politely, then at once."""
+    process.terminate()
+    deadline = time.monotonic() + _GRACE_S
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if process.poll() is None:
+        process.kill()
+
+
+def _reason(code: int, stderr: str) -> str:
+    if code < 0:
+        name = signal.Signals(-code).name if -code in iter(signal.Signals) else str(-code)
+        if name == "SIGKILL":
+            return "it was killed (SIGKILL), most often because memory ran out"
+        if name == "SIGSEGV":
+            return "a segmentation fault (SIGSEGV) in native code"
+        return f"signal {name}"
+    last = [line for line in stderr.strip().splitlines() if line.strip()][-1:]
+    said = f": {last[0].strip()[:200]}" if last else ""
+    return f"it ended with exit code {code}{said}"

@@ -1,0 +1,170 @@
+"""The child process of a `ReplayWorker`: reads commands, answers with events.
+
+Not meant to be imported: ``python -m workbench.replay.worker_main``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import IO, Any, Final
+
+from workbench.errors import UsageError, WorkbenchError
+from workbench.numerics import jsonio
+
+ENTRIES: Final = frozenset({"workbench.diagnose:run_in_worker"})
+"""What a command may ask to be called by name: rooms that this one may not import."""
+
+Emit = Callable[[dict[str, Any]], None]
+
+
+def main() -> None:
+    """Serve commands until the parent closes its end."""
+    commands, emit = _channels()
+    server = Server(emit)
+    for line in commands:
+        message = jsonio.loads(line)
+        if not isinstance(message, Mapping):
+            continue
+        arguments = dict(message)
+        server.handle(str(arguments.pop("command", "")), arguments)
+
+
+def _channels() -> tuple[IO[bytes], Emit]:
+    """Take the pipes for ourselves, so that user code that prints or reads does not disturb."""
+    commands = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a file descriptor is wanted
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+
+    def emit(event: dict[str, Any]) -> None:
+        answers.write((jsonio.dumps(event) + "\n").encode())
+        answers.flush()
+
+    return commands, emit
+
+
+class Server:
+    """Holds the live replay and answers commands.
+
+    Args:
+        emit: Sends one event to the parent.
+    """
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._opening: dict[str, Any] = {}
+        self._replay: Any = None
+
+    def handle(self, command: str, arguments: dict[str, Any]) -> None:
+        """Run one command; whatever it raises becomes an event."""
+        if command == "open":
+            self._opening = arguments
+            sys.path.extend(e for e in arguments.get("path", ()) if e not in sys.path)
+            return
+        try:
+            answer = getattr(self, f"_{command}")(arguments)
+        except WorkbenchError as error:
+            self._fail(command, error, error.exit_code)
+        except Exception as error:  # noqa: BLE001 - user code may raise anything; the panel says so
+            self._fail(command, error, 1)
+        else:
+            self._emit({"event": "done", "command": command, **answer})
+
+    def _fail(self, command: str, error: Exception, exit_code: int) -> None:
+        self._emit(
+            {
+                "event": "error",
+                "command": command,
+                "kind": type(error).__name__,
+                "message": str(error),
+                "exit_code": exit_code,
+            }
+        )
+
+    def _live(self) -> Any:
+        if self._replay is None:
+            from workbench.replay.replay import Replay
+
+            self._replay = Replay(
+                self._opening["bundle"],
+                step=self._opening.get("step"),
+                trust=self._opening.get("trust"),
+                progress=self._emit,
+            )
+        return self._replay
+
+    def _conditions(self, arguments: Mapping[str, Any]) -> Any:
+        changed = arguments.get("conditions") or {}
+        return self._live().nearest.replace(**changed)
+
+    # -- commands -----------------------------------------------------------------------------
+
+    def _run(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        replay = self._live()
+        conditions = self._conditions(arguments)
+        return {"result": replay.run(arguments.get("until"), conditions).to_data()}
+
+    def _step(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        del arguments
+        replay = self._live()
+        replay.advance()
+        return {"result": replay.result().to_data()}
+
+    def _back(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        del arguments
+        replay = self._live()
+        if replay.back() is None:
+            return {"result": {"stages": [stage.to_data() for stage in replay.stages]}}
+        return {"result": replay.result().to_data()}
+
+    def _reset(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        del arguments
+        replay = self._live()
+        replay.reset()
+        return {"result": {"stages": [stage.to_data() for stage in replay.stages]}}
+
+    def _verdict(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        del arguments
+        return {"result": self._live().verdict().to_data()}
+
+    def _trace(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        replay = self._live()
+        trace = replay.trace(until=arguments.get("until"), conditions=self._conditions(arguments))
+        reproduction = replay.reproduction
+        return {
+            "result": {
+                "events": len(trace.events),
+                "reproduction": None if reproduction is None else reproduction.to_data(),
+            },
+            "layers": table_data(trace.layers),
+        }
+
+    def _diagnose(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        rest = dict(arguments)
+        entry = str(rest.pop("entry", "workbench.diagnose:run_in_worker"))
+        if entry not in ENTRIES:
+            raise UsageError(
+                f"The replay process was asked to call '{entry[:80]}', which is not one of "
+                f"{sorted(ENTRIES)}, so nothing was run."
+            )
+        module, _, name = entry.partition(":")
+        function = getattr(importlib.import_module(module), name)
+        return {"result": function(self._live(), rest, self._emit)}
+
+
+def table_data(table: Any) -> dict[str, Any]:
+    """A table as plain data: ``{"columns": {name: list}, "attrs": {…}}``."""
+    columns = {
+        name: column.tolist() if hasattr(column, "tolist") else list(column)
+        for name, column in table.columns.items()
+    }
+    return {"columns": columns, "attrs": dict(table.attrs)}
+
+
+if __name__ == "__main__":
+    main()
