@@ -288,7 +288,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _reason(code: int, stderr: str) -> str:
     if code < 0:
-        name = signal.Signals(-code).name if -code in iter(signal.Signals) else str(-code)
+        known = {one.value: one.name for one in signal.Signals}
+        name = known.get(-code, str(-code))
         if name == "SIGKILL":
             return "it was killed (SIGKILL), most often because memory ran out"
         if name == "SIGSEGV":
