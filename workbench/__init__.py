@@ -68,7 +68,9 @@ def __getattr__(name: str) -> Any:
         message = f"module 'workbench' has no attribute {name!r}"
         raise AttributeError(message)
     try:
-        value = getattr(importlib.import_module(home), name)
+        room = importlib.import_module(home)
+        # `workbench.diagnose` is room and function in one: the module is callable
+        value = room if home == f"{__name__}.{name}" else getattr(room, name)
     except ModuleNotFoundError as error:
         raise _missing_extra(name, home, error) from error
     globals()[name] = value

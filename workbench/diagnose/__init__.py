@@ -1,1 +1,40 @@
-"""Find where a non-finite value was born, why, and what that shows."""
+"""Find where a non-finite value was born, why, and what that shows.
+
+The package itself is callable: ``workbench.diagnose(bundle, step=...)`` runs ``run.diagnose``.
+Importing any part of the package binds the name ``workbench.diagnose`` to this module, so the module
+has to be what the public name promises.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workbench.diagnose.run import diagnose
+    from workbench.diagnose.findings import Findings
+    from workbench.diagnose.zoo import run_zoo
+
+__all__ = ["Findings", "diagnose", "run_zoo"]
+
+_WHERE = {"diagnose": "run", "Findings": "findings", "run_zoo": "zoo"}
+
+
+class _CallableModule(ModuleType):
+    """A module that runs ``diagnose`` when it is called."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Findings:
+        """Diagnose a bundle; see ``workbench.diagnose.run.diagnose``."""
+        function = import_module(f"{__name__}.run").diagnose
+        return function(*args, **kwargs)  # type: ignore[no-any-return]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _WHERE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = import_module(f"{__name__}.{_WHERE[name]}")
+        return getattr(module, name)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -77,19 +77,23 @@ class Slice:
     visited: set[int] = field(default_factory=set)
 
 
-def slice_trace(trace: Trace, starts: Iterable[Start] | None = None) -> Slice:
+def slice_trace(
+    trace: Trace, starts: Iterable[Start] | None = None, *, cut: bool | None = None
+) -> Slice:
     """Walk back from the sinks of a trace.
 
     Args:
         trace: The trace.
         starts: Where to start instead of at the trace's own sinks.
+        cut: Whether to stay within backward where gradients carry the badness; None means
+            exactly when the loss is finite (DESIGN rule 2, *Cut*).
 
     Returns:
         The slice; its ``origins`` are empty when nothing bad reaches a sink.
     """
     if starts is None:
         starts = [Start(s.producers, s.leaf, s.counts, s.name) for s in trace.sinks]
-    return _Slicer(trace).run(list(starts))
+    return _Slicer(trace, trace.loss_finite if cut is None else cut).run(list(starts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +107,10 @@ class Start:
 
 
 class _Slicer:
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, cut: bool) -> None:
         self.trace = trace
         self.events = trace.graph
-        self.cut = trace.loss_finite
+        self.cut = cut
         self.gradients = gradient_events(trace.graph) if self.cut else set()
         self.visited: set[int] = set()
         self.sources: dict[int, list[Origin | str]] = {}
@@ -356,10 +360,8 @@ def is_conversion(event: Event) -> bool:
 
 def forward_slice(trace: Trace, reads: list[Read]) -> Slice:
     """Slice from values saved in forward, without the cut at the loss."""
-    slicer = _Slicer(trace)
-    slicer.cut = False
     starts = [Start(r.producers, r.leaf, r.counts, r.argument) for r in reads]
-    return slicer.run(starts)
+    return slice_trace(trace, starts, cut=False)
 
 
 def gradient_events(events: list[Event]) -> set[int]:

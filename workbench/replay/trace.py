@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +21,7 @@ from workbench.replay.trace_events import Event, KeptEvent, LayerRow, Write
 from workbench.replay.trace_mode import TraceMode, quiet
 from workbench.replay.trace_plan import floating
 from workbench.replay.trace_storage import StorageLog, Triple, region_of
+from workbench.replay.trace_table import events_table, layers_table
 from workbench.step import gates
 from workbench.step.marks import stage_marks
 from workbench.step.stages import STAGES, Stage, Unit
@@ -27,6 +29,7 @@ from workbench.step.stages import STAGES, Stage, Unit
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from workbench.evidence import Table
     from workbench.step.runner import Outcome, StepRunner
 
 
@@ -76,21 +79,36 @@ class Trace:
 
     Attributes:
         graph: All events, in order of execution.
-        layers: Ranges at module borders and of parameters and their gradients.
+        rows: Ranges at module borders and of parameters and their gradients.
         sinks: Non-finite sinks at the end, those of the gate that tripped first.
         outcomes: What each unit did.
         kept: Real arguments of the events asked for.
         raised: The exception that ended the step, or None.
         loss_finite: Whether all losses computed were finite.
+        scale: The loss scale the step began with, or None.
+        contaminated: Names of non-finite tensors at the end, by ``parameters``, ``buffers`` and
+            ``optimizer_state``.
     """
 
     graph: list[Event] = field(default_factory=list)
-    layers: list[LayerRow] = field(default_factory=list)
+    rows: list[LayerRow] = field(default_factory=list)
     sinks: list[Sink] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     kept: dict[int, KeptEvent] = field(default_factory=dict)
     raised: Raised | None = None
     loss_finite: bool = True
+    scale: float | None = None
+    contaminated: dict[str, list[str]] = field(default_factory=dict)
+
+    @cached_property
+    def events(self) -> Table:
+        """The events as a table, one row each."""
+        return events_table(self.graph)
+
+    @cached_property
+    def layers(self) -> Table:
+        """The ranges as a table, one row for each module call and tensor."""
+        return layers_table(self.rows)
 
     @property
     def first_bad(self) -> Outcome | None:
@@ -150,7 +168,6 @@ class _Tracer:
             before()
         try:
             with (
-                torch.compiler.set_stance("force_eager"),
                 stage_marks(self.runner.scaler, self.runner.optimizers, self.context.mark),
                 self.mode,
             ):
@@ -160,6 +177,8 @@ class _Tracer:
             self.runner.before_unit = None
         with quiet():
             self._parameter_rows()
+            self.trace.contaminated = _contaminated(self.runner)
+        self.trace.scale = self.runner.values.scale_before
         return self.trace
 
     def _before_unit(self, unit: Unit) -> None:
@@ -232,7 +251,7 @@ class _Tracer:
         event = record.writes[-1][0] if record.writes else -1
         known = _known_write(self.trace.graph, event, record.number, tensor)
         stats = known.stats if known is not None and known.stats is not None else None
-        self.trace.layers.append(
+        self.trace.rows.append(
             LayerRow(
                 order=call.order,
                 module=call.path,
@@ -258,6 +277,17 @@ class _Tracer:
             self._row(call, "parameter", gates.clean_name(raw), parameter)
             if parameter.grad is not None:
                 self._row(call, "parameter_gradient", gates.clean_name(raw), parameter.grad)
+
+
+def _contaminated(runner: StepRunner) -> dict[str, list[str]]:
+    def names(found: tuple[gates.BadTensor, ...]) -> list[str]:
+        return [bad.name.partition(":")[2] for bad in found]
+
+    return {
+        "parameters": names(gates.check_parameters(runner.model)),
+        "buffers": names(gates.check_buffers(runner.model, {})),
+        "optimizer_state": names(gates.check_optimizer_state(runner.model, runner.optimizers)),
+    }
 
 
 def _known_write(events: list[Event], event: int, storage: int, tensor: Tensor) -> Write | None:
@@ -307,7 +337,7 @@ def _name_leaves(log: StorageLog, runner: StepRunner, micro_batches: Sequence[An
             log.name_leaf(tensor, "poisoned_batch", name)
 
 
-def batch_tensors(tree: Any, path: str = "batch") -> list[tuple[str, Tensor]]:  # noqa: ANN401
+def batch_tensors(tree: Any, path: str = "batch") -> list[tuple[str, Tensor]]:
     """List the tensors of a batch with readable paths, ``batch['x'][0]``."""
     if isinstance(tree, torch.Tensor):
         return [(path, tree)]
@@ -320,7 +350,7 @@ def batch_tensors(tree: Any, path: str = "batch") -> list[tuple[str, Tensor]]:  
     return []
 
 
-def _scaler_tensors(scaler: Any) -> list[tuple[str, Tensor]]:  # noqa: ANN401
+def _scaler_tensors(scaler: Any) -> list[tuple[str, Tensor]]:
     if scaler is None:
         return []
     values = getattr(scaler, "__dict__", {})

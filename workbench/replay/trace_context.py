@@ -118,9 +118,7 @@ def hook_modules(
     for raw, module in model.named_modules():
         path, kind = clean_name(raw), type(module).__name__
 
-        def enter(
-            _module: nn.Module, _inputs: object, path: str = path, kind: str = kind
-        ) -> None:
+        def enter(_module: nn.Module, _inputs: object, path: str = path, kind: str = kind) -> None:
             context.modules.append(ModuleCall(path, kind, context.calls))
             context.calls += 1
 
@@ -153,7 +151,7 @@ class SourceFinder:
 
     def find(self) -> tuple[str, bool]:
         """Return the source line and whether a loss function's frame was passed on the way."""
-        frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - no public way as fast
+        frame: FrameType | None = sys._getframe(2)
         in_loss = False
         while frame is not None:
             code = frame.f_code

@@ -66,7 +66,7 @@ class OpPlan:
 _PLANS: dict[Any, OpPlan] = {}
 
 
-def plan_of(func: Any) -> OpPlan:  # noqa: ANN401 - an OpOverload, which torch does not export
+def plan_of(func: Any) -> OpPlan:
     """Return the plan of an op, from the cache after the first call."""
     plan = _PLANS.get(func)
     if plan is None:
@@ -74,10 +74,12 @@ def plan_of(func: Any) -> OpPlan:  # noqa: ANN401 - an OpOverload, which torch d
     return plan
 
 
-def _make_plan(func: Any) -> OpPlan:  # noqa: ANN401
-    schema = func._schema  # noqa: SLF001 - the only way to an op's schema
+def _make_plan(func: Any) -> OpPlan:
+    schema = func._schema
     namespace, _, rest = str(schema.name).partition("::")
-    written = {a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+    written = {
+        a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write
+    }
     unread = {a.name for a in schema.arguments if a.is_out}
     if rest in OVERWRITES:
         unread |= {"self"}

@@ -106,7 +106,7 @@ class StorageLog:
         """Return the record of the tensor's storage, making it at first sight."""
         try:
             storage = tensor.untyped_storage()
-            address = storage._cdata  # noqa: SLF001 - identity of the storage object
+            address = storage._cdata
         except (NotImplementedError, RuntimeError):  # sparse and other tensors without one
             storage, address = None, -id(tensor)
         found = self._by_address.get(address)

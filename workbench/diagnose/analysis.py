@@ -1,0 +1,109 @@
+"""Analyse a traced step: slice it, keep real inputs in a second pass, judge, name causes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from workbench.diagnose.absorbed import Absorption, candidates, confirmed
+from workbench.diagnose.case import Case, ancestors
+from workbench.diagnose.causes import Cause, name_cause
+from workbench.diagnose.recompute import range_of
+from workbench.diagnose.slicing import Origin, Slice, slice_trace
+from workbench.diagnose.starts import starts_of
+
+if TYPE_CHECKING:
+    from workbench.replay.trace import Trace
+    from workbench.replay.trace_events import KeptEvent
+
+Tracer = Callable[[Collection[int]], "Trace"]
+"""Traces the step once more, keeping the real arguments of the events asked for."""
+
+MAX_ORIGINS = 32
+
+
+@dataclass
+class Judged:
+    """One origin with its judgement."""
+
+    case: Case
+    cause: Cause | None
+
+    @property
+    def origin(self) -> Origin:
+        """The origin."""
+        return self.case.origin
+
+
+@dataclass
+class Analysis:
+    """What a trace says about a step.
+
+    Attributes:
+        trace: The first pass.
+        slice: What reaches the sinks.
+        origins: Origins with range and cause, first in time first.
+        absorbed: Infs that ended in wrong finite numbers.
+        stable: Whether the second pass executed the same events as the first.
+    """
+
+    trace: Trace
+    slice: Slice
+    origins: list[Judged] = field(default_factory=list)
+    absorbed: list[tuple[Absorption, Judged]] = field(default_factory=list)
+    stable: bool = True
+
+
+def analyse(trace: Trace, again: Tracer) -> Analysis:
+    """Find origins and their causes.
+
+    Args:
+        trace: The first pass.
+        again: Runs the second pass, which keeps the real inputs of what matters.
+    """
+    sliced = slice_trace(trace, starts_of(trace))
+    origins = sliced.origins or _exception(trace)
+    silent = candidates(trace)
+    keep = _to_keep(trace, origins, silent)
+    kept: dict[int, KeptEvent] = {}
+    stable = True
+    if keep:
+        second = again(keep)
+        stable = second.same_events(trace)
+        kept = second.kept if stable else {}
+    result = Analysis(trace, sliced, stable=stable)
+    result.origins = [_judge(trace, sliced, o, kept) for o in origins[:MAX_ORIGINS]]
+    wrong = confirmed(silent, lambda index: _overflowed(kept, index), origins)
+    result.absorbed = [
+        (a, _judge(trace, sliced, Origin("birth", a.birth), kept)) for a in wrong
+    ]
+    return result
+
+
+def _exception(trace: Trace) -> list[Origin]:
+    """An exception that no non-finite value led to is itself the origin."""
+    if trace.raised is None:
+        return []
+    event = trace.raised.event
+    return [Origin("exception", -1 if event is None else event)]
+
+
+def _to_keep(trace: Trace, origins: list[Origin], silent: list[Absorption]) -> set[int]:
+    keep: set[int] = {a.birth for a in silent}
+    for origin in origins[:MAX_ORIGINS]:
+        if origin.event >= 0:
+            keep |= {origin.event, *ancestors(trace, origin.event)}
+    return keep
+
+
+def _judge(trace: Trace, sliced: Slice, origin: Origin, kept: dict[int, KeptEvent]) -> Judged:
+    case = Case(trace, sliced, origin, kept, facts={"scale": trace.scale})
+    if origin.leaf is None and origin.kind != "exception":
+        case.judge_range()
+    return Judged(case, name_cause(case))
+
+
+def _overflowed(kept: dict[int, KeptEvent], index: int) -> bool:
+    event = kept.get(index)
+    return event is not None and range_of(event, index - event.event) == "overflow"

@@ -1,0 +1,77 @@
+"""From a bundle to findings: replay twice without probes, trace, slice, judge, write down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.diagnose.analysis import Analysis, analyse
+from workbench.diagnose.findings import Findings, build
+from workbench.errors import CannotRunError, UsageError
+from workbench.evidence import Bundle, open_bundle
+from workbench.replay import Replay
+
+if TYPE_CHECKING:
+    from workbench.replay.trace import Trace
+
+Progress = Callable[[str], None]
+"""Called with a sentence as each part begins."""
+
+
+def diagnose(
+    bundle: Bundle | str | Path,
+    step: Any = None,
+    trust: str | None = None,
+    require: str | None = None,
+    progress: Progress | None = None,
+) -> Findings:
+    """Name the op where the bad value was born on its way to what broke, and why.
+
+    Args:
+        bundle: A bundle or its path.
+        step: The training step to replay: an object, a class, or ``module:Name``/``file.py:Name``.
+        trust: ``"import"`` or ``"source"``: what code named by the bundle may run.
+        require: ``"replay"`` makes a missing replay an error instead of a limit.
+        progress: Called with a sentence as each part begins.
+
+    Returns:
+        Findings. Without code they hold what the record supports and say what needs a replay.
+
+    Raises:
+        BundleError: The bundle is damaged or hostile.
+        CannotRunError: A replay is required and cannot be run here.
+    """
+    if require not in (None, "replay"):
+        raise UsageError(
+            f"The requirement '{require}' is not known, so nothing was run. Use 'replay', or leave "
+            "it out to get what the record supports."
+        )
+    opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
+    say = progress or (lambda sentence: None)
+    try:
+        replay = Replay(opened, step=step, trust=trust)
+        say("Replaying twice without probes")
+        replay.verdict()
+    except CannotRunError as error:
+        if require == "replay":
+            raise
+        return build(opened, None, None, [f"Needs replay: {error}"])
+    say("Tracing every op")
+    trace = replay.trace()
+    reproduction = replay.verdict(trace)
+
+    def again(keep: Collection[int]) -> Trace:
+        say("Looking at the operands of what matters")
+        return replay.trace(keep=keep)
+
+    analysis: Analysis = analyse(trace, again)
+    say("Writing the findings")
+    return build(opened, reproduction, analysis, _limits(replay))
+
+
+def _limits(replay: Replay) -> list[str]:
+    limits = ["Steps after this one and other seeds were not run."]
+    missing = replay.source.unavailable()
+    limits += [f"Stage {stage}: not available. {why}" for stage, why in missing.items()]
+    return limits
