@@ -68,9 +68,10 @@ def reduce_finite(values: npt.ArrayLike, how: Literal["min", "max", "mean"]) -> 
     """Reduce the finite elements of an array and count the others."""
     array = np.asarray(values, dtype=np.float64)
     finite = array[np.isfinite(array)]
-    value = None
+    value: float | None = None
     if finite.size:
-        value = float({"min": finite.min, "max": finite.max, "mean": finite.mean}[how]())
+        result = {"min": finite.min(), "max": finite.max(), "mean": finite.mean()}[how]
+        value = float(result)
     return Reduced(
         value,
         int(finite.size),

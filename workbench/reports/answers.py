@@ -1,0 +1,228 @@
+"""The five answers and the sentences of the first screen, from findings and record alone.
+
+Nothing here says more than its evidence: what was not replayed, not recorded or not read is said
+to be so.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workbench.charts.words import KIND_WORDS, listed, number, result, verdict
+from workbench.reports.incident import Incident
+
+NEEDS_REPLAY = "Needs a replay, which was not run."
+# The stages at and after which the optimizer may have written.
+_AFTER_UPDATE = ("update", "after_update", "logging")
+_BAD_KINDS = {"nan": "NaN", "+inf": "+Inf", "-inf": "−Inf", **KIND_WORDS}
+
+
+def title(incident: Incident) -> str:
+    """``Non-finite incident NF-3f2a91 · run7, step 18,342``."""
+    words = {"alert": "Alert", "captured": "Captured step"}
+    what = words.get(incident.kind, "Non-finite incident")
+    name = f"{what} {incident.fingerprint}".strip()
+    return incident.about.get("title") or (
+        f"{name} · {incident.run_id}, step {number(incident.step)}"
+    )
+
+
+def when(incident: Incident) -> str:
+    """When the step ran, in UTC, from the ledger; else when the bundle was written."""
+    time = incident.record.get("time")
+    if isinstance(time, (int, float)):
+        moment = datetime.datetime.fromtimestamp(time, tz=datetime.UTC)
+    else:
+        try:
+            moment = datetime.datetime.fromisoformat(str(time or incident.manifest["created"]))
+        except (KeyError, ValueError):
+            return ""
+        moment = moment.astimezone(datetime.UTC) if moment.tzinfo else moment
+    return f"{moment.day} {moment:%b %Y, %H:%M} UTC"
+
+
+def headline(incident: Incident) -> tuple[str, str]:
+    """What happened, in one sentence, and its tone: ``bad``, ``alert`` or empty."""
+    tone = {"nonfinite": "bad", "alert": "alert"}.get(incident.kind, "")
+    lines = list((incident.findings or {}).get("summary") or [])
+    if lines:
+        if incident.findings and not origins(incident) and not needs_replay(incident):
+            tone = ""
+        return str(lines[0]), tone
+    return _recorded_headline(incident), tone
+
+
+def _recorded_headline(incident: Incident) -> str:
+    bad = incident.first_bad
+    if bad is None:
+        return f"Step {number(incident.step)} was captured on request; nothing was caught."
+    if bad.get("message"):
+        return str(bad["message"])
+    kind = _BAD_KINDS.get(str(bad.get("kind", "nan")), "not finite")
+    return f"{bad.get('tensor', 'A tensor')} became {kind} in {words(bad.get('stage'))}."
+
+
+def words(stage: Any) -> str:
+    """A stage's name as it is read aloud."""
+    return str(stage or "an unknown stage").replace("_", " ")
+
+
+def origins(incident: Incident) -> list[dict[str, Any]]:
+    """The origins found, empty when there are none or no findings."""
+    return list((incident.findings or {}).get("origins") or [])
+
+
+def needs_replay(incident: Incident) -> bool:
+    """Whether nothing replayed stands behind this report."""
+    return not ((incident.findings or {}).get("reproduction") or {}).get("verdict")
+
+
+def where(incident: Incident) -> str:
+    """Where it was caught, and where it was born."""
+    bad = incident.first_bad
+    world = int(incident.manifest.get("world") or incident.record.get("world") or 1)
+    rank = f"rank {incident.rank} of {world}"
+    if bad is None:
+        return f"step {number(incident.step)} · {rank}"
+    caught = (
+        f"Caught at {words(bad.get('stage'))} ({bad.get('tensor')}) · step {number(incident.step)}"
+        f" · micro-step {bad.get('micro_step', 0)} · {rank}."
+    )
+    born = [origin_place(origin) for origin in origins(incident)[:3]]
+    return f"{caught} Born at {'; '.join(born)}." if born else caught
+
+
+def origin_place(origin: Mapping[str, Any]) -> str:
+    """``aten.log.default in loss, train.py:31``."""
+    what = str(origin.get("op") or words(origin.get("kind")))
+    place = str(origin.get("where") or "")
+    if place == "module":
+        place = str(origin.get("module") or "the root module")
+    source = f", {origin['source']}" if origin.get("source") else ""
+    stage = words(origin.get("stage"))
+    backward = " (backward)" if stage == "backward" else ""
+    return f"{what} in {place or stage}{backward}{source}"
+
+
+def contaminated(incident: Incident) -> str:
+    """What holds a bad value now."""
+    found = (incident.findings or {}).get("contamination")
+    if not isinstance(found, Mapping):
+        return f"Not known. {NEEDS_REPLAY}"
+    parts = []
+    for name in ("parameters", "optimizer_state", "buffers", "checkpoints"):
+        value = found.get(name)
+        if isinstance(value, Sequence) and not isinstance(value, str) and value:
+            items = [item_name(item) for item in value]
+            parts.append(f"{number(len(items))} {words(name)}: {listed(items, 4)}")
+        elif isinstance(value, str) and value:
+            parts.append(f"{words(name)}: {value}")
+        elif value is None:
+            parts.append(f"{words(name)}: not known")
+    if found.get("collective"):
+        parts.append("the gradient collective carried it to other ranks")
+    if parts:
+        return f"{'; '.join(parts)}."
+    nothing = "No bad value found in parameters, optimizer state, buffers or checkpoints."
+    return f"{nothing} {_stopped(incident)}".strip()
+
+
+def item_name(item: Any) -> str:
+    """The name of something a list of findings holds."""
+    if isinstance(item, Mapping):
+        return str(item.get("name") or item.get("path") or item.get("tensor") or dict(item))
+    return str(item)
+
+
+def _stopped(incident: Incident) -> str:
+    done = [o.get("updated") for o in incident.record.get("optimizers") or ()]
+    stage = (incident.first_bad or {}).get("stage")
+    if done and not any(done) and stage not in _AFTER_UPDATE:
+        return "The step ended before the update."
+    return ""
+
+
+def ranks(incident: Incident) -> str:
+    """What is known of the other ranks."""
+    world = int(incident.manifest.get("world") or incident.record.get("world") or 1)
+    if world == 1:
+        return "One process."
+    collective = ((incident.findings or {}).get("contamination") or {}).get("collective")
+    carried = " The gradient collective carried the value to all of them." if collective else ""
+    return (
+        f"This bundle is from rank {incident.rank} of {world}; bundles of other ranks were not "
+        f"read.{carried}"
+    )
+
+
+def reproduced(incident: Incident) -> str:
+    """What a replay under the recorded conditions showed."""
+    return verdict((incident.findings or {}).get("reproduction"))
+
+
+def prevent(incident: Incident) -> str:
+    """What to try, and what trying it here showed."""
+    tried = list((incident.findings or {}).get("counterfactuals") or [])
+    gone = [item for item in tried if item.get("result") in ("gone", "benign_skip")]
+    if gone:
+        best = gone[0]
+        placebo = best.get("placebo")
+        control = f" The same kind of change elsewhere: {placebo}." if placebo else ""
+        return (
+            f"Try: {best.get('intervention')}. Tried here as a diagnostic: "
+            f"{result(str(best.get('result'))).lower()[:-1]}.{control}"
+        )
+    fixes = [str(origin["fix"]) for origin in origins(incident) if origin.get("fix")]
+    if fixes:
+        return f"Try: {fixes[0].rstrip('.')}. Not tried here."
+    if incident.findings is None or needs_replay(incident):
+        return NEEDS_REPLAY
+    return "Nothing was tried that made the failure go away."
+
+
+def resume(incident: Incident) -> str:
+    """Where training can be taken up again."""
+    for line in (incident.findings or {}).get("summary") or []:
+        head, _, rest = str(line).partition(" ")
+        if head.rstrip(":") == "Resume":
+            return rest.strip().removeprefix("from ").strip()
+    parent = incident.record.get("checkpoint_parent")
+    if parent:
+        return f"{parent} is the checkpoint this run says it came from; it was not scanned here."
+    return "No checkpoint is named in the record."
+
+
+def not_shown(incident: Incident) -> str:
+    """What this report does not establish."""
+    data = incident.findings or {}
+    limits = [str(item).rstrip(".") for item in data.get("limits") or []]
+    for tried in data.get("counterfactuals") or []:
+        if tried.get("does_not_establish"):
+            limits.append(str(tried["does_not_establish"]).rstrip("."))
+    if not limits:
+        limits = ["Steps before and after this one; other seeds; other data"]
+    return f"{'. '.join(dict.fromkeys(limits[:3]))}."
+
+
+def chain(incident: Incident) -> list[tuple[str, str]]:
+    """How it happened: one ``(sentence, source)`` per link, in the order of events."""
+    links = (incident.findings or {}).get("chain") or []
+    return [(chain_sentence(link), chain_source(link)) for link in links]
+
+
+def chain_sentence(link: Any) -> str:
+    """One link of the chain in words."""
+    if not isinstance(link, Mapping):
+        return str(link)
+    for key in ("sentence", "text", "what"):
+        if link.get(key):
+            return str(link[key])
+    role = words(link.get("role") or link.get("kind") or "")
+    return f"{link.get('op') or link.get('tensor') or 'event'}: {role}".rstrip(": ")
+
+
+def chain_source(link: Any) -> str:
+    """The source line of a link, or nothing."""
+    return str(link.get("source") or "") if isinstance(link, Mapping) else ""

@@ -1,0 +1,248 @@
+"""Running a template with papermill: this Python as the kernel, and true cell states after it.
+
+papermill marks every cell as completed when the kernel dies, and starts kernels by the names a user
+has installed. Here the kernel is this interpreter, under a specification that exists for one run
+and in folders of its own, and what is written down is what happened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.errors import CannotRunError
+
+KERNEL = "workbench-report"
+Progress = Callable[[str], None]
+_START_TIMEOUT_S = 120
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@dataclass
+class Execution:
+    """A run of a notebook.
+
+    Attributes:
+        notebook: The notebook with the outputs of what ran.
+        failed: Name of the cell that failed, empty when all ran.
+        reason: Why, in a few words.
+        error: Name of the exception's class, empty when there was none or the kernel ended.
+        interrupt: The user's own interruption, to be raised again.
+    """
+
+    notebook: Any
+    failed: str = ""
+    reason: str = ""
+    error: str = ""
+    interrupt: BaseException | None = None
+
+
+def run_notebook(
+    path: Path,
+    parameters: Mapping[str, Any],
+    progress: Progress | None = None,
+    timeout_s: float | None = None,
+) -> Execution:
+    """Run a template from top to bottom, stopping at the first cell that fails.
+
+    Args:
+        path: The template.
+        parameters: Checked parameters.
+        progress: Called with the name of each cell before it runs.
+        timeout_s: Most seconds one cell may take; None for no limit.
+
+    Returns:
+        The notebook with what ran, and the state of each cell in its metadata: ``completed``,
+        ``failed`` or ``not run``.
+
+    Raises:
+        CannotRunError: No kernel could be started.
+    """
+    from papermill.execute import execute_notebook
+    from papermill.iorw import load_notebook_node
+
+    node = load_notebook_node(str(path))
+    watch = _Watch(progress)
+    result: Any = None
+    problem: BaseException | None = None
+    with _kernel(), tempfile.TemporaryDirectory(prefix="workbench-report-") as folder:
+        try:
+            result = execute_notebook(
+                node,
+                str(Path(folder) / "run.ipynb"),
+                parameters=dict(parameters),
+                engine_name=_register(watch),
+                kernel_name=KERNEL,
+                progress_bar=False,
+                log_output=False,
+                store_widget_state=False,
+                request_save_on_cell_execute=False,
+                start_timeout=_START_TIMEOUT_S,
+                execution_timeout=timeout_s,
+            )
+        except KeyboardInterrupt as stop:
+            problem = stop
+        except Exception as error:  # noqa: BLE001 - whatever ends a run, what ran is still shown
+            problem = error
+    if watch.notebook is None:
+        raise CannotRunError(
+            f"The report could not start a kernel with this Python, {sys.executable!r}: {problem}. "
+            "Nothing was run. Check that ipykernel is installed here: "
+            "pip install 'nonfinite-workbench[lab]'"
+        ) from problem
+    return _execution(result or watch.notebook, watch, problem)
+
+
+class _Watch:
+    """What one run did, seen from inside the engine."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.progress = progress
+        self.notebook: Any = None
+        self.started = -1
+        self.exit_code: int | None = None
+
+    def start(self, cell: Any, index: int | None) -> None:
+        self.started = -1 if index is None else index
+        if self.progress is not None and cell.get("cell_type") == "code":
+            self.progress(cell_name(cell, self.started))
+
+
+def _register(watch: _Watch) -> str:
+    """An engine of papermill's that tells ``watch`` which cell is running."""
+    from papermill.clientwrap import PapermillNotebookClient
+    from papermill.engines import NBClientEngine, papermill_engines
+
+    class Client(PapermillNotebookClient):
+        async def _async_poll_kernel_alive(self) -> None:
+            try:
+                await super()._async_poll_kernel_alive()
+            finally:
+                process = getattr(getattr(self.km, "provisioner", None), "process", None)
+                if process is not None:
+                    watch.exit_code = process.poll()
+
+    class Engine(NBClientEngine):
+        @classmethod
+        def execute_managed_notebook(
+            cls, nb_man: Any, kernel_name: str, log_output: bool = False, **kwargs: Any
+        ) -> Any:
+            watch.notebook = nb_man.nb
+            original = nb_man.cell_start
+
+            def cell_start(cell: Any, cell_index: int | None = None, **rest: Any) -> Any:
+                watch.start(cell, cell_index)
+                return original(cell, cell_index, **rest)
+
+            nb_man.cell_start = cell_start
+            timeout = kwargs.pop("execution_timeout", None)
+            kwargs.pop("input_path", None)
+            start = kwargs.pop("start_timeout", _START_TIMEOUT_S)
+            for unused in ("stdout_file", "stderr_file"):
+                kwargs.pop(unused, None)
+            client = Client(
+                nb_man, kernel_name=kernel_name, startup_timeout=start, timeout=timeout, **kwargs
+            )
+            return client.execute()
+
+    papermill_engines.register(KERNEL, Engine)
+    return KERNEL
+
+
+@contextmanager
+def _kernel() -> Iterator[None]:
+    """A kernel specification for this Python, in folders that vanish with the run."""
+    with tempfile.TemporaryDirectory(prefix="workbench-kernel-") as name:
+        folder = Path(name)
+        spec = folder / "kernels" / KERNEL
+        spec.mkdir(parents=True)
+        settings = {
+            "argv": [
+                sys.executable,
+                "-m",
+                "ipykernel_launcher",
+                "-f",
+                "{connection_file}",
+                "--HistoryManager.enabled=False",
+            ],
+            "display_name": "Python of this report",
+            "language": "python",
+        }
+        (spec / "kernel.json").write_text(json.dumps(settings), encoding="utf-8")
+        paths = [str(folder), os.environ.get("JUPYTER_PATH", "")]
+        changed = {
+            "JUPYTER_PATH": os.pathsep.join(path for path in paths if path),
+            "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+            "IPYTHONDIR": str(folder / "ipython"),
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        }
+        before = {key: os.environ.get(key) for key in changed}
+        os.environ.update(changed)
+        try:
+            yield
+        finally:
+            for key, value in before.items():
+                if value is None:
+                    os.environ.pop(key, None)
+                else:
+                    os.environ[key] = value
+
+
+def cell_name(cell: Mapping[str, Any], index: int) -> str:
+    """The name a template gives a cell, else its number."""
+    return str(cell.get("metadata", {}).get("name") or f"cell {index + 1}")
+
+
+def _execution(notebook: Any, watch: _Watch, problem: BaseException | None) -> Execution:
+    # The error marker that papermill puts first moves every index by what it inserted.
+    cells = [c for c in notebook.cells if not _is_marker(c)]
+    notebook.cells = cells
+    execution = Execution(notebook)
+    last = len(cells) if problem is None else watch.started
+    for index, cell in enumerate(cells):
+        state = "completed" if index < last else "failed" if index == last else "not run"
+        cell.setdefault("metadata", {})["workbench"] = {"state": state}
+        if "papermill" in cell["metadata"]:
+            cell["metadata"]["papermill"]["status"] = state.replace(" ", "_")
+    if problem is None:
+        return execution
+    if 0 <= last < len(cells):
+        execution.failed = cell_name(cells[last], last)
+        execution.error, execution.reason = _why(cells[last], watch, problem)
+    else:
+        execution.failed, execution.reason = "start", str(problem)
+    if isinstance(problem, KeyboardInterrupt):
+        execution.interrupt, execution.reason = problem, "stopped by you"
+    if "papermill" in notebook.metadata:
+        notebook.metadata["papermill"]["exception"] = True
+    return execution
+
+
+def _is_marker(cell: Mapping[str, Any]) -> bool:
+    return "papermill-error-cell-tag" in cell.get("metadata", {}).get("tags", [])
+
+
+def _why(cell: Any, watch: _Watch, problem: BaseException) -> tuple[str, str]:
+    for output in cell.get("outputs", []):
+        if output.get("output_type") == "error":
+            text = _ANSI.sub("", str(output.get("evalue", "")))
+            return str(output.get("ename", "")), f"{output.get('ename')}: {text}".strip(": ")
+    kind = type(problem).__name__
+    if kind == "DeadKernelError":
+        code = watch.exit_code
+        if code is not None and code < 0:
+            killed = f"its process was killed by signal {-code}"
+            memory = ", which is what happens when memory runs out" if code == -9 else ""
+            return "", f"{killed}{memory}"
+        return "", "its process ended without an answer, most often for want of memory"
+    if kind == "CellTimeoutError":
+        return "", "it took longer than the time it was given"
+    return kind, str(problem) or kind

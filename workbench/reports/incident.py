@@ -1,0 +1,195 @@
+"""The facts a report is made from: the bundle, its findings and its trace, wherever they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workbench.charts.arrays import TableLike
+from workbench.errors import BundleError, WorkbenchError
+
+
+@dataclass
+class Incident:
+    """One incident as a report sees it.
+
+    Attributes:
+        name: File name of the bundle; its folder is nobody's business.
+        digest: ``sha256:…`` of the bundle's manifest.
+        fingerprint: ``NF-xxxxxx``.
+        kind: ``nonfinite``, ``alert`` or ``captured``.
+        first_bad: What was caught, or None.
+        conditions: The original conditions.
+        completeness: Per recovery goal, ``complete`` or what is missing.
+        ledger: L1 records.
+        environment: What the run was recorded on.
+        manifest: Other facts of the manifest: run, step, rank, world, created, sealed, notes.
+        findings: ``workbench.findings/1``, or None when there are none.
+        findings_text: The same as JSON text.
+        origin_note: Where the findings come from, in one sentence.
+        layers: Ranges of the traced replay, or None.
+        events: Ops of the traced replay, or None.
+        show_samples: Whether sample identifiers may be shown.
+        here: Environment of this report run.
+        differences: What differs between the two environments.
+        about: Title, author and other things said about the report.
+    """
+
+    name: str
+    digest: str
+    fingerprint: str = ""
+    kind: str = "nonfinite"
+    first_bad: dict[str, Any] | None = None
+    conditions: dict[str, Any] = field(default_factory=dict)
+    completeness: dict[str, str] = field(default_factory=dict)
+    ledger: list[dict[str, Any]] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)
+    manifest: dict[str, Any] = field(default_factory=dict)
+    findings: dict[str, Any] | None = None
+    findings_text: str = ""
+    origin_note: str = ""
+    layers: TableLike | None = None
+    events: TableLike | None = None
+    show_samples: bool = False
+    here: dict[str, Any] = field(default_factory=dict)
+    differences: list[dict[str, Any]] = field(default_factory=list)
+    about: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def step(self) -> int:
+        """Training step of the incident."""
+        return int((self.first_bad or {}).get("step", self.manifest.get("step", 0)))
+
+    @property
+    def rank(self) -> int:
+        """Rank that wrote the bundle."""
+        return int((self.first_bad or {}).get("rank", self.manifest.get("rank", 0)))
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        return str((self.first_bad or {}).get("run_id") or self.manifest.get("run_id") or "run")
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The ledger record of the incident's step, empty when the window does not hold it."""
+        mine = [r for r in self.ledger if r.get("step") == self.step]
+        of_rank = [r for r in mine if r.get("rank") in (None, self.rank)]
+        return (of_rank or mine or [{}])[-1]
+
+
+def load_incident(
+    bundle: str | Path,
+    step: str = "",
+    trust: str = "",
+    show_samples: bool = False,
+    **about: str,
+) -> Incident:
+    """Read a bundle and find, or make, its findings.
+
+    Saved findings are used when they were made from exactly this bundle. Else the step is
+    diagnosed here, which replays it when its code is given; without code the record alone
+    answers what it can.
+
+    Args:
+        bundle: Path of the bundle.
+        step: ``package.module:Name`` or ``file.py:Name``; empty when there is no code to run.
+        trust: ``import``, ``source`` or empty.
+        show_samples: Whether sample identifiers may be shown.
+        **about: Title, author and the like, for the page.
+
+    Raises:
+        BundleError: The bundle is damaged, hostile or newer.
+    """
+    from workbench.evidence import environment, environment_differences, open_bundle
+
+    opened = open_bundle(bundle)
+    manifest = opened.manifest
+    first_bad = opened.first_bad
+    incident = Incident(
+        name=opened.path.name,
+        digest=opened.digest,
+        fingerprint=opened.fingerprint,
+        kind=opened.kind,
+        first_bad=None if first_bad is None else first_bad.as_dict(),
+        conditions=opened.conditions.as_dict(),
+        completeness=dict(opened.completeness),
+        show_samples=show_samples,
+        here=environment(),
+        about=dict(about),
+        manifest={
+            name: getattr(manifest, name)
+            for name in ("run_id", "step", "rank", "world", "created", "sealed", "notes", "dropped")
+        },
+    )
+    incident.ledger = _optional(opened.ledger, [])
+    incident.environment = _optional(opened.environment, {})
+    if incident.environment:
+        incident.differences = environment_differences(incident.environment, incident.here)
+    _add_findings(incident, opened, step or None, trust or None)
+    return incident
+
+
+def _optional(read: Any, default: Any) -> Any:
+    """A part of the evidence that may be missing or damaged without taking the rest along."""
+    try:
+        return read()
+    except BundleError:
+        return default
+
+
+def _add_findings(incident: Incident, opened: Any, step: str | None, trust: str | None) -> None:
+    from workbench.diagnose import Findings, diagnose
+
+    saved = _saved(Findings, opened)
+    asked = step is not None or trust is not None
+    if saved is not None and not (asked and _needs_replay(saved.data)):
+        _use(incident, saved)
+        _add_saved_trace(incident, opened.findings_dir / "trace")
+        incident.origin_note = "Findings saved beside the bundle, made from exactly this bundle."
+        return
+    try:
+        made = diagnose(opened, step=step, trust=trust)
+    except WorkbenchError as error:
+        incident.origin_note = f"Diagnosis did not run here. {error} Recorded evidence is shown."
+        return
+    _use(incident, made)
+    if made.trace is not None:
+        incident.layers, incident.events = made.trace.layers, made.trace.events
+    replayed = not _needs_replay(made.data)
+    incident.origin_note = (
+        "Findings made for this report, by a replay on this machine."
+        if replayed
+        else "Findings from the record alone: the step's code was not run for this report."
+    )
+
+
+def _saved(findings: Any, opened: Any) -> Any:
+    try:
+        saved = findings.load(opened)
+    except (WorkbenchError, OSError):
+        return None
+    if saved is None or saved.data.get("bundle", {}).get("digest") != opened.digest:
+        return None
+    return saved
+
+
+def _needs_replay(data: Mapping[str, Any]) -> bool:
+    return not (data.get("reproduction") or {}).get("verdict")
+
+
+def _use(incident: Incident, findings: Any) -> None:
+    incident.findings = dict(findings.data)
+    incident.findings_text = str(findings.to_json())
+
+
+def _add_saved_trace(incident: Incident, directory: Path) -> None:
+    from workbench.evidence import read_table
+
+    for name in ("layers", "events"):
+        try:
+            setattr(incident, name, read_table(directory, name))
+        except (BundleError, OSError):
+            continue  # no saved trace: the ranges section says so

@@ -1,0 +1,60 @@
+"""Blocks to HTML. The only module that marks text as safe; everything else is escaped by jinja."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from workbench.charts.drawing import Drawing
+from workbench.numerics import jsonio
+from workbench.reports.templates import template_root
+
+# Drawn charts per page; more would make the page too slow to open.
+_PARTS = "page"
+
+
+@cache
+def environment() -> Environment:
+    """The jinja environment of the page parts: autoescape on, undefined names are errors."""
+    found = Environment(
+        loader=FileSystemLoader(template_root() / _PARTS),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=False,
+    )
+    found.globals["draw"] = _draw
+    found.globals["script_json"] = script_json
+    return found
+
+
+def _draw(data: Any) -> Markup:
+    # Markup of allow-listed elements whose texts and attributes are escaped by Drawing itself.
+    return Markup(Drawing.from_dict(data).markup())  # noqa: S704
+
+
+def script_json(value: Any) -> Markup:
+    """JSON for a ``<script type="application/json">``: no ``<`` can end the element."""
+    text = value if isinstance(value, str) else jsonio.dumps(value)
+    return Markup(text.replace("<", "\\u003c"))  # noqa: S704
+
+
+def part(name: str) -> Markup:
+    """A file of the package that goes into the page as it is: style sheet or script."""
+    return Markup((template_root() / _PARTS / name).read_text(encoding="utf-8"))  # noqa: S704
+
+
+def render_blocks(blocks: Sequence[dict[str, Any]], contents: Sequence[Any] = ()) -> Markup:
+    """Write blocks as HTML.
+
+    Args:
+        blocks: Blocks as ``workbench.reports.blocks`` makes them.
+        contents: Entries of the contents list, for a page.
+    """
+    module: Any = environment().get_template("blocks.html.j2").module
+    return Markup("").join(module.block(one, list(contents)) for one in blocks)

@@ -1,0 +1,262 @@
+"""The sections of an incident report: each is one call of a template's cell."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+from workbench import __version__
+from workbench.charts import CHARTS
+from workbench.charts.arrays import tensor_kinds
+from workbench.charts.rows import Rows
+from workbench.charts.words import number, result
+from workbench.reports import answers, blocks
+from workbench.reports.blocks import Block, Section
+from workbench.reports.incident import Incident, load_incident
+from workbench.reports.stages import stage_rows
+
+__all__ = [
+    "Incident",
+    "check",
+    "counterfactuals",
+    "environment",
+    "first_screen",
+    "load_incident",
+    "origin",
+    "ranges",
+    "stages",
+    "timeline",
+]
+
+_NO_RANGES = (
+    "Ranges come from a replay of the step, and no traced replay stands behind this report. "
+    "Make it again with the step's code: workbench report BUNDLE --step package.module:Name"
+)
+
+
+def first_screen(incident: Incident) -> Section:
+    """The answer in sentences, how it happened, and the chart that shows it."""
+    text, tone = answers.headline(incident)
+    shown: list[Block] = [
+        blocks.title(answers.title(incident), answers.when(incident), text, tone),
+        blocks.facts(
+            [
+                ("Where", answers.where(incident), "stages"),
+                ("Contaminated", answers.contaminated(incident), "origin"),
+                ("Ranks", answers.ranks(incident), "environment"),
+                ("Reproduced", answers.reproduced(incident), "how-to-check-this-report"),
+                ("Prevent", answers.prevent(incident), "counterfactuals"),
+                ("Resume from", answers.resume(incident), ""),
+                ("Not shown", answers.not_shown(incident), ""),
+            ]
+        ),
+    ]
+    links = answers.chain(incident)
+    if links:
+        shown.append(blocks.steps(links, "How it happened"))
+    if incident.layers is not None and "activations" in tensor_kinds(incident.layers):
+        shown.append(_ranges_chart(incident, "activations", height=320))
+    elif incident.ledger:
+        shown.append(_timeline_chart(incident, "first-timeline", height=360))
+    shown.append(blocks.contents())
+    return Section("summary", shown, incident.findings_text)
+
+
+def _ranges_chart(incident: Incident, tensor: str, height: int = 340) -> Block:
+    chart = CHARTS["ranges"]
+    return blocks.chart(
+        f"ranges-{tensor}",
+        chart.figure(incident.layers, tensor, height=height),
+        chart.table(incident.layers, tensor),
+        chart.drawing(incident.layers, tensor),
+    )
+
+
+def _timeline_chart(incident: Incident, chart_id: str, height: int = 440) -> Block:
+    chart = CHARTS["timeline"]
+    data = {"ledger": incident.ledger, "incident": incident.step}
+    if any(record.get("rank") == incident.rank for record in incident.ledger):
+        data["rank"] = incident.rank
+    return blocks.chart(
+        chart_id, chart.figure(**data, height=height), chart.table(**data), chart.drawing(**data)
+    )
+
+
+def stages(incident: Incident) -> Section:
+    """The ten stages: what each showed and what it can establish."""
+    return Section("stages", [blocks.table(stage_rows(incident))])
+
+
+def origin(incident: Incident) -> Section:
+    """Where the value was born, why, what to try, and what this does not show."""
+    data = incident.findings
+    if data is None:
+        return Section("origin", [blocks.paragraph(f"Not known. {incident.origin_note}")])
+    shown: list[Block] = [blocks.paragraph(incident.origin_note, "muted")]
+    found = answers.origins(incident)
+    if not found:
+        missing = answers.NEEDS_REPLAY if answers.needs_replay(incident) else _nothing_wrong(data)
+        shown.append(blocks.paragraph(missing))
+    for item in found:
+        shown += _one_origin(item, numbered=len(found) > 1)
+    links = answers.chain(incident)
+    if links:
+        shown += [blocks.heading("Chain"), blocks.steps(links, "")]
+    absorbed = [answers.item_name(item) for item in data.get("absorbed") or []]
+    if absorbed:
+        shown += [blocks.heading("Absorbed"), blocks.bullets(absorbed)]
+    limits = [str(limit) for limit in data.get("limits") or []]
+    if limits:
+        shown += [blocks.heading("What this does not show"), blocks.bullets(limits)]
+    return Section("origin", shown)
+
+
+def _nothing_wrong(data: Mapping[str, Any]) -> str:
+    lines = [str(line) for line in data.get("summary") or []]
+    return lines[0] if lines else "No origin: no non-finite value reached anything that is used."
+
+
+def _one_origin(item: Mapping[str, Any], *, numbered: bool) -> list[Block]:
+    place = answers.origin_place(item)
+    tensor = item.get("tensor") or {}
+    positions = tensor.get("positions") or {}
+    rows = [
+        ("Born at", place),
+        ("Kind", answers.words(item.get("kind"))),
+        ("Cause", answers.words(item.get("cause") or "not classified")),
+        ("Why", str(item.get("explanation") or "")),
+        ("Range", _range_words(item)),
+        ("Tensor", _tensor_words(tensor, positions)),
+        ("Backward of", str(item.get("forward_op") or "")),
+        ("Autograd node", str(item.get("autograd_node") or "")),
+        ("Fix to try", str(item.get("fix") or "")),
+    ]
+    kept = tuple(row for row in rows if row[1])
+    heading = [blocks.heading(place)] if numbered else []
+    return [*heading, blocks.table(Rows("", ("Fact", "Value"), kept))]
+
+
+def _range_words(item: Mapping[str, Any]) -> str:
+    dtype = str(item.get("dtype") or "its dtype")
+    return {
+        "domain": "Domain: no finite value exists for these inputs, in any dtype.",
+        "overflow": f"Overflow: the float64 result is finite, {dtype} cannot hold it.",
+        "underflow": f"Underflow: the float64 result is finite, {dtype} rounded to zero.",
+    }.get(str(item.get("range")), "")
+
+
+def _tensor_words(tensor: Mapping[str, Any], positions: Mapping[str, Any]) -> str:
+    name = str(tensor.get("name") or "")
+    if not positions:
+        return name
+    count = number(positions.get("count"))
+    first = positions.get("first")
+    place = f", first at {first}" if first is not None else ""
+    return f"{name}: {count} elements{place}".removeprefix(": ")
+
+
+def counterfactuals(incident: Incident) -> Section:
+    """What was changed, what came of it, and what that does and does not establish."""
+    tried = list((incident.findings or {}).get("counterfactuals") or [])
+    if not tried:
+        text = answers.NEEDS_REPLAY if answers.needs_replay(incident) else "None was tried."
+        return Section("counterfactuals", [blocks.paragraph(text)])
+    headers = ("Change", "Result", "Placebo", "Establishes", "Does not establish")
+    rows = tuple(
+        (
+            str(item.get("intervention") or ""),
+            result(str(item.get("result"))),
+            str(item.get("placebo") or "not run"),
+            str(item.get("establishes") or ""),
+            str(item.get("does_not_establish") or ""),
+        )
+        for item in tried
+    )
+    caption = "Each change is diagnostic: a finite result narrows the cause, it repairs nothing."
+    return Section("counterfactuals", [blocks.table(Rows(caption, headers, rows))])
+
+
+def ranges(incident: Incident) -> Section:
+    """Ranges of what the first screen does not draw: gradients, parameters, updates."""
+    if incident.layers is None:
+        return Section("ranges", [blocks.paragraph(_NO_RANGES)])
+    kinds = tensor_kinds(incident.layers)
+    shown: list[Block] = []
+    if "activations" in kinds:
+        shown.append(blocks.paragraph("Activations are drawn on the first screen.", "muted"))
+    for kind in (kind for kind in kinds if kind != "activations"):
+        shown += [blocks.heading(kind.capitalize()), _ranges_chart(incident, kind)]
+    return Section("ranges", shown or [blocks.paragraph(_NO_RANGES)])
+
+
+def timeline(incident: Incident) -> Section:
+    """Loss, gradient norm, loss scale and learning rate before the incident."""
+    if not incident.ledger:
+        text = "The bundle holds no ledger, so what came before the step is not known."
+        return Section("timeline", [blocks.paragraph(text)])
+    return Section("timeline", [_timeline_chart(incident, "timeline")])
+
+
+def environment(incident: Incident) -> Section:
+    """What the step was recorded on, its conditions, and what differs here."""
+    shown: list[Block] = []
+    if incident.differences:
+        rows = tuple(
+            (str(d.get("field")), number(d.get("recorded")), number(d.get("here")))
+            for d in incident.differences
+        )
+        caption = "What differs between the recorded run and the machine that made this report."
+        shown.append(blocks.table(Rows(caption, ("Field", "Recorded", "Here"), rows)))
+    elif incident.environment:
+        shown.append(blocks.paragraph("Recorded and made under equal environments."))
+    shown.append(_pairs("Original conditions: every setting a replay can change.",
+                        incident.conditions, "Condition"))
+    shown.append(_pairs("What the step was recorded on.", incident.environment, "Field"))
+    shown.append(_pairs("How far the bundle allows a replay.", incident.completeness, "Goal"))
+    return Section("environment", [block for block in shown if block.get("rows") != []])
+
+
+def _pairs(caption: str, values: Mapping[str, Any], name: str) -> Block:
+    rows = tuple(sorted((key, text) for key, text in _flat(values)))
+    return blocks.table(Rows(caption, (name, "Value"), rows), folded=True)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            found += _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, (list, tuple)):
+            found.append((f"{prefix}{key}", ", ".join(number(item) for item in value) or "none"))
+        else:
+            found.append((f"{prefix}{key}", number(value)))
+    return found
+
+
+def check(incident: Incident) -> Section:
+    """How a reader can check every claim: digests, command, versions, device, author."""
+    import torch
+
+    device = str(incident.here.get("device") or incident.conditions.get("device") or "cpu")
+    rows = [
+        ("Bundle", incident.name),
+        ("Bundle digest", incident.digest),
+        ("Reproduced", answers.reproduced(incident)),
+        ("Findings", incident.origin_note),
+        ("Recorded device", str(incident.conditions.get("device", ""))),
+        ("Device of this report", device),
+        ("Versions", f"nonfinite-workbench {__version__}, torch {torch.__version__}, "
+                     f"Python {platform.python_version()}"),
+        ("Samples", "shown as asked for" if incident.show_samples else "sample values not shown"),
+        ("Author", incident.about.get("author") or "not named"),
+    ]
+    command = f"workbench recheck report.html --bundle {incident.name}"
+    return Section(
+        "check",
+        [
+            blocks.table(Rows("", ("Fact", "Value"), tuple(rows))),
+            blocks.code(command, "Runs the claims of this report again"),
+            blocks.code(f"workbench verify {incident.name}", "Checks every file of the bundle"),
+        ],
+    )
