@@ -1,0 +1,89 @@
+"""``workbench diagnose``: where the bad value was born, why, and how sure that is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from workbench.cli.command import Command
+from workbench.cli.findings_text import findings_lines
+from workbench.cli.options import (
+    announce_source,
+    bundle_argument,
+    code_options,
+    json_option,
+    require_code,
+)
+from workbench.cli.output import note, say
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from workbench.diagnose import Findings
+
+_LINES = 15
+
+
+@click.command("diagnose", cls=Command, section="Look", order=4)
+@bundle_argument
+@click.option(
+    "--require",
+    type=click.Choice(["replay"]),
+    help="Exit 4 when the step's code cannot be run, instead of answering from the record alone.",
+)
+@click.option("--full", is_flag=True, help="Print everything that was found.")
+@code_options
+@json_option
+def command(
+    bundle: Path,
+    require: str | None,
+    full: bool,
+    step: str | None,
+    trust: str | None,
+    as_json: bool,
+) -> None:
+    """Find where BUNDLE's bad value was born.
+
+    Without the step's code it answers what the record supports. Exits 0 whatever it finds.
+    """
+    from workbench.diagnose import diagnose
+    from workbench.evidence import open_bundle
+
+    opened = open_bundle(bundle)
+    if require == "replay":
+        require_code(opened, step, trust)
+    else:
+        announce_source(opened, trust)
+    findings = diagnose(opened, step=step, trust=trust, require=require, progress=progress)
+    saved = save(findings, opened.findings_dir)
+    if as_json:
+        say(findings.to_json())
+        return
+    lines = [*findings.summary, *findings_lines(findings.data)]
+    if saved:
+        lines.append(f"Saved in {saved}")
+    shown = lines if full or len(lines) <= _LINES else [*lines[: _LINES - 1], _more(lines)]
+    for line in shown:
+        say(line)
+
+
+def _more(lines: list[str]) -> str:
+    return f"… {len(lines) - _LINES + 1} more lines with --full."
+
+
+def progress(event: Any) -> None:
+    """Write what the diagnosis is doing to stderr."""
+    text = event.get("sentence") or event.get("event") if isinstance(event, dict) else str(event)
+    if text:
+        note(f"{text}")
+
+
+def save(findings: Findings, directory: Path) -> Path | None:
+    """Save findings beside the bundle; a read-only place is no reason to lose the answer."""
+    try:
+        findings.save(directory)
+    except OSError as error:
+        note(f"The findings were not saved in {str(directory)!r}: {error}.")
+        return None
+    return directory

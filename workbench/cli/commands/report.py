@@ -1,0 +1,72 @@
+"""``workbench report``: one HTML file that opens anywhere, offline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+import workbench
+from workbench.cli.command import Command
+from workbench.cli.options import code_options, newest_bundle
+from workbench.cli.output import note, say
+
+
+@click.command("report", cls=Command, section="Share", order=1)
+@click.argument("bundles", metavar="[BUNDLE]...", type=click.Path(path_type=Path), nargs=-1)
+@click.option("--template", default="incident", show_default=True, help="Name or path.")
+@click.option(
+    "-p",
+    "--parameter",
+    "parameters",
+    type=(str, str),
+    multiple=True,
+    metavar="NAME VALUE",
+    help="Set a parameter of the template; may be repeated.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("report.html"),
+    show_default=True,
+    help="Where the file goes.",
+)
+@code_options
+def command(
+    bundles: tuple[Path, ...],
+    template: str,
+    parameters: tuple[tuple[str, str], ...],
+    output: Path,
+    step: str | None,
+    trust: str | None,
+) -> None:
+    """Write a report of BUNDLE as one HTML file.
+
+    Without BUNDLE it takes the newest below the current directory.
+    """
+    chosen = list(bundles) or [newest_bundle(None)]
+    note("Running the report's notebook; this takes some seconds …")
+    written = workbench.report(
+        chosen if len(chosen) > 1 else chosen[0],
+        template=template,
+        output=output,
+        step=step,
+        trust=trust,
+        parameters={name: value(text) for name, text in parameters},
+    )
+    say(str(written))
+
+
+def value(text: str) -> Any:
+    """Read a parameter's value: true, false and numbers as such, anything else as text."""
+    words = {"true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

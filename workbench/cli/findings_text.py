@@ -1,0 +1,80 @@
+"""Findings as lines of text, the most useful first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_RESULTS = {
+    "gone": "the failure is gone",
+    "moved": "the failure moves",
+    "benign_skip": "only a scaler skip is left",
+    "unchanged": "it fails the same way",
+}
+
+
+def findings_lines(data: Mapping[str, Any]) -> list[str]:
+    """Say everything below the five-line summary, a line each.
+
+    Args:
+        data: A ``workbench.findings/1`` object.
+    """
+    lines: list[str] = []
+    bad = data.get("first_bad")
+    if bad:
+        lines.append(f"Caught at {bad['stage']}: {bad['tensor']}, step {bad['step']:,}")
+    lines += [_origin(origin) for origin in data.get("origins", [])]
+    lines += [_counterfactual(item) for item in data.get("counterfactuals", [])]
+    lines += [
+        f"Contributor: {item.get('op')}, event {item.get('event')}, {_words(item.get('role'))}"
+        for item in data.get("contributors", [])
+    ]
+    lines += [_absorbed(item) for item in data.get("absorbed", [])]
+    lines += [f"Differs: {text}" for text in _texts(data, "reproduction", "differences")]
+    lines += [f"Chain: {_plain(item)}" for item in data.get("chain", [])]
+    lines += [f"Limit: {text}" for text in data.get("limits", [])]
+    return lines
+
+
+def _origin(origin: Mapping[str, Any]) -> str:
+    place = origin.get("module") or origin.get("where") or "?"
+    parts = [
+        f"Born at {origin.get('op') or origin.get('kind')}",
+        f"{place}, {origin.get('stage')}",
+        _words(origin.get("cause") or "cause not known"),
+    ]
+    if origin.get("dtype"):
+        parts.append(str(origin["dtype"]))
+    if origin.get("source"):
+        parts.append(str(origin["source"]))
+    if origin.get("event") is not None:
+        parts.append(f"event {origin['event']}")
+    return " · ".join(parts)
+
+
+def _counterfactual(item: Mapping[str, Any]) -> str:
+    result = _RESULTS.get(str(item.get("result")), str(item.get("result")))
+    placebo = item.get("placebo")
+    control = f" (placebo: {_RESULTS.get(str(placebo), placebo)})" if placebo else ""
+    return f"Tried {item.get('intervention')}: {result}{control}"
+
+
+def _absorbed(item: Mapping[str, Any]) -> str:
+    return f"Absorbed: {item.get('op')}, event {item.get('event')}, in {item.get('stage')}"
+
+
+def _texts(data: Mapping[str, Any], *keys: str) -> Iterable[str]:
+    value: Any = data
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value or ()
+
+
+def _words(label: Any) -> str:
+    return str(label).replace("_", " ")
+
+
+def _plain(item: Any) -> str:
+    if isinstance(item, Mapping):
+        return str(item.get("sentence") or item.get("text") or item.get("op") or dict(item))
+    return str(item)
