@@ -1,8 +1,8 @@
 """Find where a non-finite value was born, why, and what that shows.
 
 The package itself is callable: ``workbench.diagnose(bundle, step=...)`` runs ``run.diagnose``.
-Importing any part of the package binds the name ``workbench.diagnose`` to this module, so the module
-has to be what the public name promises.
+Importing any part of the package binds the name ``workbench.diagnose`` to this module, so the
+module has to be what the public name promises.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workbench.diagnose.run import diagnose
     from workbench.diagnose.findings import Findings
+    from workbench.diagnose.run import diagnose
     from workbench.diagnose.zoo import run_zoo
 
 __all__ = ["Findings", "diagnose", "run_zoo"]

@@ -75,9 +75,7 @@ def analyse(trace: Trace, again: Tracer) -> Analysis:
     result = Analysis(trace, sliced, stable=stable)
     result.origins = [_judge(trace, sliced, o, kept) for o in origins[:MAX_ORIGINS]]
     wrong = confirmed(silent, lambda index: _overflowed(kept, index), origins)
-    result.absorbed = [
-        (a, _judge(trace, sliced, Origin("birth", a.birth), kept)) for a in wrong
-    ]
+    result.absorbed = [(a, _judge(trace, sliced, Origin("birth", a.birth), kept)) for a in wrong]
     return result
 
 

@@ -224,10 +224,14 @@ def _tensor(judged: Judged) -> dict[str, Any]:
     positions: dict[str, Any] = {"count": 0, "first": None, "samples": []}
     event = case.event
     if origin.leaf is not None:
-        read = next((r for r in event.reads if r.argument == origin.argument), None) if event else None
+        read = (
+            next((r for r in event.reads if r.argument == origin.argument), None) if event else None
+        )
         count = sum(read.counts) if read is not None else 0
         write = next((w for w in event.writes if w.bad), None) if event else None
-        samples = list(write.samples) if write is not None and event and event.where == "module" else []
+        samples = (
+            list(write.samples) if write is not None and event and event.where == "module" else []
+        )
         return {"name": origin.leaf, "positions": positions | {"count": count, "samples": samples}}
     if event is None:
         return {"name": "", "positions": positions}

@@ -22,8 +22,8 @@ MIXING = REDUCTIONS | frozenset(
 """Ops that carry a value from one position to others."""
 
 DROPS = frozenset(
-    "where masked_fill masked_fill_ index_put index_put_ _index_put_impl_ index index_select gather "
-    "slice select masked_select masked_scatter masked_scatter_ index_copy index_copy_ index_fill "
+    "where masked_fill masked_fill_ index_put index_put_ _index_put_impl_ index index_select "
+    "gather slice select masked_select masked_scatter masked_scatter_ index_copy index_copy_ index_fill "
     "index_fill_ clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_ minimum maximum fmin fmax "
     "max min amax amin aminmax topk sort argsort argmax argmin relu relu_ threshold hardtanh "
     "leaky_relu isinf isnan isfinite isposinf isneginf eq ne lt gt le ge nan_to_num nan_to_num_ "
@@ -36,8 +36,8 @@ DROPS = frozenset(
 
 SATURATING = frozenset(
     "exp exp2 sigmoid tanh erf erfc softplus log_sigmoid_forward _softmax _log_softmax logsumexp "
-    "sigmoid_backward tanh_backward _softmax_backward_data _log_softmax_backward_data elu gelu silu "
-    "logaddexp atan hardsigmoid hardswish logcumsumexp _ctc_loss _ctc_loss_backward expm1 "
+    "sigmoid_backward tanh_backward _softmax_backward_data _log_softmax_backward_data elu gelu "
+    "silu logaddexp atan hardsigmoid hardswish logcumsumexp _ctc_loss _ctc_loss_backward expm1 "
     "_scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_flash_attention_for_cpu_backward "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward "

@@ -189,9 +189,9 @@ class TraceMode(TorchDispatchMode):
         counts = self.log.counts(record, tensor) if used else (0, 0, 0)
         if used and floating(tensor) and name not in plan.written:
             self._inputs[event.index, label] = tensor
-        if any(counts) and record.uninitialised in producers:
-            if self.log.changed_unseen(record, tensor):
-                event.unseen += (label,)
+        undefined = any(counts) and record.uninitialised in producers
+        if undefined and self.log.changed_unseen(record, tensor):
+            event.unseen += (label,)
         return Read(
             label,
             record.number,

@@ -42,9 +42,10 @@ class Cause:
 @cache
 def all_causes() -> tuple[Cause, ...]:
     """Load every cause in this folder, in the order in which their rules are tried."""
-    found = []
-    for module in pkgutil.iter_modules(__path__):
-        found.append(importlib.import_module(f"{__name__}.{module.name}").CAUSE)
+    found = [
+        importlib.import_module(f"{__name__}.{module.name}").CAUSE
+        for module in pkgutil.iter_modules(__path__)
+    ]
     return tuple(sorted(found, key=lambda cause: (cause.order, cause.label)))
 
 
