@@ -7,6 +7,7 @@ plotly nor Jupyter.
 from __future__ import annotations
 
 import importlib
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -27,8 +28,11 @@ _HOMES = {
     "Workbench": "workbench.widgets",
     "report": "workbench.reports",
 }
-# Rooms whose third parties come with an extra.
-_EXTRAS = {"workbench.widgets": "lab", "workbench.reports": "lab", "workbench.charts": "lab"}
+# Rooms that need the extra [lab], and what of it they need.
+_LAB = {
+    "workbench.widgets": ("ipywidgets", "anywidget", "plotly", "xarray"),
+    "workbench.reports": ("papermill", "nbconvert", "jinja2", "plotly", "xarray"),
+}
 
 __all__ = [
     "Alerts",
@@ -67,12 +71,10 @@ def __getattr__(name: str) -> Any:
     if home is None:
         message = f"module 'workbench' has no attribute {name!r}"
         raise AttributeError(message)
-    try:
-        room = importlib.import_module(home)
-        # `workbench.diagnose` is room and function in one: the module is callable
-        value = room if home == f"{__name__}.{name}" else getattr(room, name)
-    except ModuleNotFoundError as error:
-        raise _missing_extra(name, home, error) from error
+    _require_lab(name, home)
+    room = importlib.import_module(home)
+    # `workbench.diagnose` is room and function in one: the module is callable
+    value = room if home == f"{__name__}.{name}" else getattr(room, name)
     globals()[name] = value
     return value
 
@@ -81,16 +83,15 @@ def __dir__() -> list[str]:
     return sorted([*__all__, "__version__"])
 
 
-def _missing_extra(name: str, home: str, error: ModuleNotFoundError) -> Exception:
-    """Turn a missing third party of an optional room into one clear paragraph."""
-    missing = (error.name or "").partition(".")[0]
-    extra = _EXTRAS.get(home)
-    if extra is None or missing in ("", "workbench"):
-        return error
+def _require_lab(name: str, home: str) -> None:
+    """Refuse in one clear paragraph where an optional package is missing."""
+    missing = [package for package in _LAB.get(home, ()) if find_spec(package) is None]
+    if not missing:
+        return
     from workbench.errors import CannotRunError
 
-    return CannotRunError(
-        f"workbench.{name} needs the package {missing!r}, which is not installed here. It is an "
-        "optional part: recording, inspect, replay and diagnose work without it. Install it with: "
-        f"pip install 'nonfinite-workbench[{extra}]'"
+    raise CannotRunError(
+        f"workbench.{name} needs {', '.join(map(repr, missing))}, which is not installed here. It "
+        "is an optional part: recording, inspect, replay and diagnose work without it. Install it "
+        "with: pip install 'nonfinite-workbench[lab]'"
     )

@@ -36,7 +36,7 @@ def command(out: Path, device: str, seed: int, no_report: bool) -> None:
     hand-written log(softmax) loss. Nothing is planted. On CUDA, autocast runs softmax in float32,
     where this loss needs far larger logits to fail.
     """
-    from workbench.cli.commands.diagnose import progress, save
+    from workbench.cli.commands.diagnose import save
     from workbench.cli.demo_training import CharacterModelStep
     from workbench.diagnose import diagnose
     from workbench.evidence import open_bundle
@@ -44,7 +44,7 @@ def command(out: Path, device: str, seed: int, no_report: bool) -> None:
     trained = _train(out, device, seed)
     note("Replaying it, then looking for the op where the bad value was born …")
     opened = open_bundle(trained.bundle)
-    findings = diagnose(opened, step=CharacterModelStep(device), progress=progress)
+    findings = diagnose(opened, step=CharacterModelStep(device), progress=note)
     save(findings, opened.findings_dir)
     report = None if no_report else _report(trained.bundle, out / "report.html")
     say()

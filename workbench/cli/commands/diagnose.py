@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -55,7 +55,7 @@ def command(
         require_code(opened, step, trust)
     else:
         announce_source(opened, trust)
-    findings = diagnose(opened, step=step, trust=trust, require=require, progress=progress)
+    findings = diagnose(opened, step=step, trust=trust, require=require, progress=note)
     saved = save(findings, opened.findings_dir)
     if as_json:
         say(findings.to_json())
@@ -70,13 +70,6 @@ def command(
 
 def _more(lines: list[str]) -> str:
     return f"… {len(lines) - _LINES + 1} more lines with --full."
-
-
-def progress(event: Any) -> None:
-    """Write what the diagnosis is doing to stderr."""
-    text = event.get("sentence") or event.get("event") if isinstance(event, dict) else str(event)
-    if text:
-        note(f"{text}")
 
 
 def save(findings: Findings, directory: Path) -> Path | None:

@@ -14,7 +14,7 @@ from workbench.cli.output import note, say
 
 
 @click.command("report", cls=Command, section="Share", order=1)
-@click.argument("bundles", metavar="[BUNDLE]...", type=click.Path(path_type=Path), nargs=-1)
+@click.argument("bundle", type=click.Path(path_type=Path), required=False)
 @click.option("--template", default="incident", show_default=True, help="Name or path.")
 @click.option(
     "-p",
@@ -35,7 +35,7 @@ from workbench.cli.output import note, say
 )
 @code_options
 def command(
-    bundles: tuple[Path, ...],
+    bundle: Path | None,
     template: str,
     parameters: tuple[tuple[str, str], ...],
     output: Path,
@@ -46,15 +46,17 @@ def command(
 
     Without BUNDLE it takes the newest below the current directory.
     """
-    chosen = list(bundles) or [newest_bundle(None)]
-    note("Running the report's notebook; this takes some seconds …")
-    written = workbench.report(
-        chosen if len(chosen) > 1 else chosen[0],
+    chosen = newest_bundle(bundle)
+    # Asked for first, so that a missing extra is said before anything is announced.
+    make = workbench.report
+    written = make(
+        chosen,
         template=template,
         output=output,
         step=step,
         trust=trust,
         parameters={name: value(text) for name, text in parameters},
+        progress=note,
     )
     say(str(written))
 
