@@ -29,6 +29,8 @@ def differences(source: Source, here: Conditions) -> list[Row]:
     rows = [
         {"field": name, "recorded": getattr(source.recorded, name), "here": value}
         for name, value in source.recorded.changes(here).items()
+        # CUDA's own rules on another device: the device is what differs
+        if value != "cuda-policy"
     ]
     for row in rows:
         if row["field"] == "device":
@@ -36,12 +38,15 @@ def differences(source: Source, here: Conditions) -> list[Row]:
     return rows + _environment(source, here)
 
 
-def missing(source: Source) -> list[str]:
-    """List what cannot be replayed, one sentence a reason."""
+def missing(source: Source, here: Conditions) -> list[str]:
+    """List what cannot be replayed or repeated here, one sentence a reason."""
     by_reason: dict[str, list[str]] = {}
     for stage, reason in source.unavailable().items():
         by_reason.setdefault(reason, []).append(stage)
-    return [f"{', '.join(stages)} not available: {why}" for why, stages in by_reason.items()]
+    found = [f"{', '.join(stages)} not available: {why}" for why, stages in by_reason.items()]
+    if source.state.rng.cuda and here.device == "cpu":
+        found.append("random numbers of the CUDA generator cannot be continued on the CPU")
+    return found
 
 
 def in_words(rows: Sequence[Row]) -> list[str]:

@@ -6,17 +6,15 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import torch
-
 from workbench.errors import UsageError
-from workbench.replay import sentences
 from workbench.replay.devices import nearest, require_device
 from workbench.replay.plan import position_after, recorded_stop, with_gate
 from workbench.replay.result import Reproduction, RunResult, StageState
 from workbench.replay.session import Session
 from workbench.replay.source import Source
 from workbench.replay.stages import stage_states, values_shown
-from workbench.replay.verdict import grade, judge
+from workbench.replay.summary import run_result
+from workbench.replay.verdict import judge
 from workbench.step.stages import STAGES, Stage
 
 if TYPE_CHECKING:
@@ -289,36 +287,7 @@ class Replay:
                 "No stage of this replay has been run ('[]'), so there is no result. Call run(), "
                 "or a stage such as forward()."
             )
-        stages = self.stages
-        loss = session.observed.loss
-        result = RunResult(
-            conditions=self.conditions.as_dict(),
-            diagnostic=bool(session.changed),
-            changed=_plain(session.changed),
-            read_back=session.observed.read_back,
-            without_effect=session.no_effect,
-            stages=stages,
-            loss=None if loss is None else float(loss),
-            loss_bits=session.loss_bits,
-            first_bad=_first_bad(session.outcomes),
-            gradients=session.observed.gradients,
-            masks={name: mask for state in stages for name, mask in state.masks.items()},
-            rng=session.rng_digest,
-            seconds=session.observed.seconds,
-            until=session.outcomes[-1].unit.stage,
-            notes=self._notes(),
-        )
-        if self.conditions != self.nearest:
-            return result
-        import msgspec
-
-        return msgspec.structs.replace(result, verdict=grade(self.source, result, session).verdict)
-
-    def _notes(self) -> list[str]:
-        here, there = (torch.device(c.device).type for c in (self.conditions, self.original))
-        if there == "cuda" and here == "cpu":
-            return [sentences.CUDA_ON_CPU]
-        return []
+        return run_result(session, self.stages, original=self.conditions == self.nearest)
 
     # -- against the record -------------------------------------------------------------------
 
@@ -358,7 +327,7 @@ class Replay:
         session = Session(self.source, wanted)
         available = _last_available(self.source)
         last = available if until is None else min(until, available, key=_index)
-        with session.running(force_eager=True):
+        with session.running(traced=True):
             trace = trace_step(
                 session.runner,
                 until=cast("Stage", last),
@@ -391,23 +360,6 @@ def _raised(session: Session) -> bool:
 
 def _tripped(session: Session) -> bool:
     return any(outcome.status == "bad" for outcome in session.outcomes)
-
-
-def _first_bad(outcomes: list[Outcome]) -> dict[str, Any] | None:
-    bad = next((outcome for outcome in outcomes if outcome.status == "bad"), None)
-    if bad is None:
-        return None
-    return {
-        "stage": bad.unit.stage,
-        "micro_step": bad.unit.micro_step,
-        "phase": bad.unit.phase,
-        "tensor": bad.tensor,
-        "counts": bad.bad[0].counts.as_dict() if bad.bad else None,
-    }
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
 
 
 def _with_trace(reproduction: Reproduction, trace: Trace, source: Source) -> Reproduction:

@@ -51,8 +51,9 @@ class ReplayRunner(StepRunner):
 
     def _region(self) -> AbstractContextManager[Any]:
         wanted, recorded = self._conditions.autocast, self._recorded.autocast
-        if wanted in (recorded, "off") or getattr(self.step, "autocast", None) is not None:
-            return super().autocast()  # its constructor is redirected where conditions differ
+        if wanted == "off" or recorded != "off":
+            # regions of the step and of the user's own code are redirected where conditions differ
+            return super().autocast()
         device = torch.device(self._conditions.device).type
         dtype = torch.bfloat16 if wanted == "bfloat16" else torch.float16
         return torch.autocast(device, dtype=dtype, cache_enabled=self._conditions.autocast_cache)
@@ -60,7 +61,9 @@ class ReplayRunner(StepRunner):
     @contextmanager
     def _watched(self, region: AbstractContextManager[Any]) -> Iterator[None]:
         with region:
-            self.autocast_seen = autocast_now(torch.device(self._conditions.device).type)
+            seen = autocast_now(torch.device(self._conditions.device).type)
+            emulated = self._conditions.autocast == "cuda-policy" and seen != "off"
+            self.autocast_seen = "cuda-policy" if emulated else seen
             yield
 
     def _unscale(self, unit: Unit) -> None:

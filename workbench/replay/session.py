@@ -140,14 +140,14 @@ class Session:
     # -- running ------------------------------------------------------------------------------
 
     @contextmanager
-    def running(self, *, force_eager: bool = False) -> Iterator[Callable[[], dict[str, Any]]]:
+    def running(self, *, traced: bool = False) -> Iterator[Callable[[], dict[str, Any]]]:
         """Hold conditions, the step's attributes and the session's own random numbers.
 
         Yields:
             A function that reads the settings back.
         """
         with (
-            applied(self.conditions, self.recorded, force_eager=force_eager) as read,
+            applied(self.conditions, self.recorded, traced=traced) as read,
             self._step_attributes(),
         ):
             if self.observed.rng is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from workbench.replay.cuda_policy import Policy, cuda_policy
 from workbench.replay.devices import redirection
 from workbench.replay.redirect import redirected
 
@@ -28,7 +29,7 @@ _FILL: Any = torch.utils.deterministic
 
 @contextmanager
 def applied(
-    conditions: Conditions, recorded: Conditions | None = None, *, force_eager: bool = False
+    conditions: Conditions, recorded: Conditions | None = None, *, traced: bool = False
 ) -> Iterator[Callable[[], dict[str, Any]]]:
     """Apply the process-wide part of a set of conditions and restore everything afterwards.
 
@@ -36,7 +37,8 @@ def applied(
         conditions: What to apply; ``device`` decides which settings exist.
         recorded: The original conditions; the user's own autocast regions are redirected where
             the two differ. None takes ``conditions`` for the original ones.
-        force_eager: Run compiled modules eagerly (hooks of a compiled module fire only so).
+        traced: Run compiled modules eagerly (their hooks fire only so), and carry out CUDA's
+            autocast rules in the low dtype itself, so that the op that overflows is named.
 
     Yields:
         A function that reads the settings back, as they are at the moment of the call.
@@ -52,7 +54,9 @@ def applied(
         stack.enter_context(_attention(conditions.sdpa, device))
         stack.enter_context(redirected(redirection(conditions, recorded or conditions)))
         stack.enter_context(_autograd_and_autocast(conditions))
-        if force_eager or conditions.compile == "off":
+        if conditions.autocast == "cuda-policy" and device.type == "cpu":
+            stack.enter_context(cuda_policy(Policy(native=traced)))
+        if traced or conditions.compile == "off":
             stack.enter_context(_eager())
         yield lambda: read_back(device)
 

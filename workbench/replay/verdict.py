@@ -14,6 +14,7 @@ from workbench.errors import CannotRunError
 from workbench.evidence import verdict_sentence
 from workbench.numerics.comparison import compare
 from workbench.replay.differences import differences, in_words, missing
+from workbench.replay.plan import recorded_stop
 from workbench.replay.result import Reproduction, RunResult, Verdict
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _reproduction(
         verdict = "same_mask"
         graded.distance = _distance(source, session)
     rows = differences(source, replay.nearest)
-    listed = in_words(rows) + missing(source)
+    listed = in_words(rows) + missing(source, replay.nearest)
     if not deterministic:
         listed.insert(0, "two runs here differ from each other: the step is not deterministic here")
     if verdict != "bitwise":
@@ -135,13 +136,13 @@ def grade(source: Source, result: RunResult, session: Session) -> Grade:
     here = _masks_at(result, source.first_bad.stage)
     if not here:
         return Grade("not_reproduced", unequal=[_where(result)])
-    unequal = _unequal(source, digests, result)
+    unequal = _unequal(source, result, session)
     if digests and not unequal:
         return Grade("bitwise")
     recorded = digests.get("masks")
     if isinstance(recorded, Mapping) and recorded and dict(recorded) == here:
         return Grade("same_mask", _distance(source, session), unequal)
-    if not recorded and _same_counts(source, result):
+    if not recorded and _same_kind(source, result):
         note = "the record has no digests of the non-finite sets"
         return Grade("same_class", unequal=[note])
     if source.first_bad.tensor in here and _same_kind(source, result):
@@ -155,7 +156,7 @@ def _grade_finite(
     """Grade an alert or a captured step, where nothing need be non-finite."""
     if not digests:
         return Grade("unverifiable", unequal=["the record holds no digests to compare with"])
-    unequal = _unequal(source, digests, result)
+    unequal = _unequal(source, result, session)
     if not unequal:
         return Grade("bitwise")
     recorded = digests.get("masks") or {}
@@ -179,8 +180,9 @@ def _masks_at(result: RunResult, stage: str) -> dict[str, str]:
     return {}
 
 
-def _unequal(source: Source, digests: Mapping[str, Any], result: RunResult) -> list[str]:
+def _unequal(source: Source, result: RunResult, session: Session) -> list[str]:
     """List what keeps a run from being bitwise equal; what was not recorded does not count."""
+    digests = source.digests
     found = []
     if digests.get("loss_bits") and digests["loss_bits"] != result.loss_bits:
         found.append("the loss has other bits")
@@ -195,16 +197,17 @@ def _unequal(source: Source, digests: Mapping[str, Any], result: RunResult) -> l
         other = [name for name, digest in gradients.items() if result.gradients.get(name) != digest]
         if other:
             found.append(f"{len(other):,} of {len(gradients):,} gradients have other bits")
-    if digests.get("rng") and digests["rng"] != result.rng and _same_stop(source, result):
+    if digests.get("rng") and digests["rng"] != result.rng and _same_stop(source, session):
         found.append("the random numbers after the step differ")
     return found
 
 
-def _same_stop(source: Source, result: RunResult) -> bool:
+def _same_stop(source: Source, session: Session) -> bool:
     """Whether the run ended where the record ended, so that random numbers can be compared."""
-    stopped = source.evidence.get("stopped_at", source.first_bad_stage)
-    ended = result.until == "logging" if stopped is None else True
-    return bool(ended)
+    runner = session.runner
+    if "stopped_at" in source.evidence and source.evidence["stopped_at"] is None:
+        return runner.next_unit is None
+    return runner.position == recorded_stop(runner, source)
 
 
 def _same_kind(source: Source, result: RunResult) -> bool:
@@ -216,10 +219,6 @@ def _same_kind(source: Source, result: RunResult) -> bool:
     recorded, here = bad.counts, result.first_bad["counts"] or {}
     kinds = ("nan", "pos_inf", "neg_inf")
     return all(bool(recorded.get(kind)) == bool(here.get(kind)) for kind in kinds)
-
-
-def _same_counts(source: Source, result: RunResult) -> bool:
-    return _same_kind(source, result)
 
 
 def _where(result: RunResult) -> str:

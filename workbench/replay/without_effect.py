@@ -120,7 +120,8 @@ def _autocast_cache(conditions: Conditions, facts: Facts) -> str | None:
 
 
 def _autocast(conditions: Conditions, facts: Facts) -> str | None:
-    del facts
+    if conditions.autocast == "cuda-policy" and facts.device.type == "cuda":
+        return "No effect on this device: a CUDA GPU follows CUDA's autocast rules by itself."
     if conditions.dtype == "float64" and conditions.autocast != "off":
         return "No effect: autocast leaves float64 tensors as they are."
     return None

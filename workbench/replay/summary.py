@@ -1,0 +1,77 @@
+"""Sum up a session as the plain data that a run leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+
+from workbench.replay import sentences
+from workbench.replay.plan import recorded_stop
+from workbench.replay.result import RunResult, StageState
+from workbench.replay.verdict import grade
+
+if TYPE_CHECKING:
+    from workbench.replay.session import Session
+    from workbench.step.runner import Outcome
+
+
+def run_result(session: Session, stages: Sequence[StageState], *, original: bool) -> RunResult:
+    """Sum up what a session has run so far.
+
+    Args:
+        session: The session, with at least one unit run.
+        stages: Its ten stages.
+        original: Whether it ran under the recorded conditions, or the nearest ones there are here:
+            then it is graded against the record, once it has come as far as the record.
+    """
+    seen = session.observed
+    result = RunResult(
+        conditions=session.conditions.as_dict(),
+        diagnostic=bool(session.changed),
+        changed={key: _plain(value) for key, value in session.changed.items()},
+        read_back=seen.read_back,
+        without_effect=session.no_effect,
+        stages=list(stages),
+        loss=None if seen.loss is None else float(seen.loss),
+        loss_bits=session.loss_bits,
+        first_bad=first_bad(session.outcomes),
+        gradients=seen.gradients,
+        masks={name: mask for state in stages for name, mask in state.masks.items()},
+        rng=session.rng_digest,
+        seconds=seen.seconds,
+        until=session.outcomes[-1].unit.stage,
+        notes=_notes(session),
+    )
+    reached = session.runner.position >= recorded_stop(session.runner, session.source)
+    if not original or not (reached or result.first_bad):
+        return result
+    verdict = grade(session.source, result, session).verdict
+    return msgspec.structs.replace(result, verdict=verdict)
+
+
+def first_bad(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
+    """The first outcome whose gate tripped, as plain data."""
+    bad = next((outcome for outcome in outcomes if outcome.status == "bad"), None)
+    if bad is None:
+        return None
+    return {
+        "stage": bad.unit.stage,
+        "micro_step": bad.unit.micro_step,
+        "phase": bad.unit.phase,
+        "tensor": bad.tensor,
+        "counts": bad.bad[0].counts.as_dict() if bad.bad else None,
+    }
+
+
+def _notes(session: Session) -> list[str]:
+    here, there = (torch.device(c.device).type for c in (session.conditions, session.recorded))
+    if there == "cuda" and here == "cpu":
+        return [sentences.CUDA_ON_CPU]
+    return []
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
