@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from workbench.cli.command import Command
-from workbench.cli.output import note, say
+from workbench.cli.options import json_option
+from workbench.cli.output import emit, note, say
 from workbench.errors import CannotRunError
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 @click.option("--device", default="cpu", show_default=True, help="Device of the training run.")
 @click.option("--seed", default=0, show_default=True, help="Seed of weights and batches.")
 @click.option("--no-report", is_flag=True, help="Stop after the diagnosis.")
-def command(out: Path, device: str, seed: int, no_report: bool) -> None:
+@json_option
+def command(out: Path, device: str, seed: int, no_report: bool, as_json: bool) -> None:
     """Train a small model until it goes non-finite by itself, then explain it.
 
     A character model learns docstrings of the standard library in float16 autocast, with a
@@ -47,17 +49,34 @@ def command(out: Path, device: str, seed: int, no_report: bool) -> None:
     findings = diagnose(opened, step=CharacterModelStep(device), progress=note)
     save(findings, opened.findings_dir)
     report = None if no_report else _report(trained.bundle, out / "report.html")
-    say()
-    for line in findings.summary:
+    if as_json:
+        emit(
+            {
+                "schema": "workbench.demo/1",
+                "bundle": str(trained.bundle),
+                "report": None if report is None else str(report),
+                "summary": findings.summary,
+            }
+        )
+        return
+    for line in _closing(findings.summary, trained.bundle, report):
         say(line)
-    say()
-    say(f"Bundle  {_relative(trained.bundle)}")
-    if report is not None:
-        say(f"Report  {_relative(report)}")
-    bundle = shlex.quote(str(_relative(trained.bundle)))
-    say("Try next:")
-    say(f"  workbench replay {bundle} --trust import --set autocast=off")
-    say(f"  workbench open {bundle}")
+
+
+def _closing(summary: list[str], bundle: Path, report: Path | None) -> list[str]:
+    """The last lines: the answer, where it is kept, and what to try next."""
+    path = _relative(bundle)
+    quoted = shlex.quote(str(path))
+    return [
+        "",
+        *summary,
+        "",
+        f"Bundle  {path}",
+        *([f"Report  {_relative(report)}"] if report is not None else []),
+        "Try next:",
+        f"  workbench replay {quoted} --trust import --set autocast=off",
+        f"  workbench open {quoted}",
+    ]
 
 
 def _train(out: Path, device: str, seed: int) -> Trained:

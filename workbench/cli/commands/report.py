@@ -9,8 +9,8 @@ import click
 
 import workbench
 from workbench.cli.command import Command
-from workbench.cli.options import code_options, newest_bundle
-from workbench.cli.output import note, say
+from workbench.cli.options import announce_source, code_options, json_option, newest_bundle
+from workbench.cli.output import emit, note, say
 
 
 @click.command("report", cls=Command, section="Share", order=1)
@@ -34,6 +34,7 @@ from workbench.cli.output import note, say
     help="Where the file goes.",
 )
 @code_options
+@json_option
 def command(
     bundle: Path | None,
     template: str,
@@ -41,12 +42,16 @@ def command(
     output: Path,
     step: str | None,
     trust: str | None,
+    as_json: bool,
 ) -> None:
     """Write a report of BUNDLE as one HTML file.
 
     Without BUNDLE it takes the newest below the current directory.
     """
+    from workbench.evidence import open_bundle
+
     chosen = newest_bundle(bundle)
+    announce_source(open_bundle(chosen), trust)
     # Asked for first, so that a missing extra is said before anything is announced.
     make = workbench.report
     written = make(
@@ -58,7 +63,10 @@ def command(
         parameters={name: value(text) for name, text in parameters},
         progress=note,
     )
-    say(str(written))
+    if as_json:
+        emit({"schema": "workbench.report-file/1", "bundle": str(chosen), "report": str(written)})
+    else:
+        say(str(written))
 
 
 def value(text: str) -> Any:

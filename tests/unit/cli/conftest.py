@@ -1,0 +1,110 @@
+"""A real bundle, and the command line run as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STEP = '''
+import torch
+import workbench
+from torch import nn
+
+
+class LogOfZero(workbench.TrainingStep):
+    """The third batch drives one probability to zero, and the loss takes its logarithm."""
+
+    def build_model(self):
+        print("building the model")  # users' code prints; facts on stdout must survive it
+        return nn.Linear(4, 3)
+
+    def build_optimizer(self, model):
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def forward(self, model, batch):
+        return torch.softmax(model(batch["x"]), -1)
+
+    def loss(self, outputs, batch):
+        return -(batch["y"] * outputs.log()).sum(-1).mean()
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    step = LogOfZero()
+    model = step.build_model()
+    recorder = workbench.Recorder(
+        step, model, step.build_optimizer(model), directory="incidents", run_id="tiny"
+    )
+    for scale in (1.0, 1.0, 1000.0):
+        x = torch.randn(2, 4) * scale
+        y = torch.eye(3)[[0, 1]]
+        try:
+            recorder.train_step({"x": x, "y": y})
+        except workbench.NonFiniteError as error:
+            print(error.bundle)
+'''
+
+
+class Result:
+    """What a run of the command line left."""
+
+    def __init__(self, done):
+        self.code = done.returncode
+        self.out = done.stdout
+        self.err = done.stderr
+
+    @property
+    def json(self):
+        """Stdout as strict JSON."""
+        return json.loads(self.out, parse_constant=_refuse)
+
+
+def _refuse(word):
+    raise AssertionError(word)
+
+
+def run_cli(*words, cwd):
+    """Run ``python -m workbench`` with words."""
+    environment = os.environ | {"PYTHONPATH": "", "COLUMNS": "100"}
+    done = subprocess.run(
+        [sys.executable, "-m", "workbench", *map(str, words)],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Result(done)
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory):
+    """A folder with ``tiny.py`` and the bundle that running it left; not to be changed."""
+    folder = tmp_path_factory.mktemp("recorded")
+    (folder / "tiny.py").write_text(STEP, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "tiny.py"], cwd=folder, capture_output=True, text=True, check=True
+    )
+    bundle = Path(done.stdout.splitlines()[-1])
+    return folder, (folder / bundle).relative_to(folder)
+
+
+@pytest.fixture
+def here(recorded, tmp_path):
+    """A copy of that folder for one test; returns the folder and the bundle's path in it."""
+    folder, bundle = recorded
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return tmp_path, bundle
+
+
+@pytest.fixture
+def cli(here):
+    """Run the command line in the copy."""
+    folder, _ = here
+    return lambda *words: run_cli(*words, cwd=folder)

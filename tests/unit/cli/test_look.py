@@ -1,0 +1,142 @@
+"""list, inspect, verify, diagnose and open on a real bundle."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from workbench.evidence import Bundle
+
+
+def damage(bundle):
+    path = bundle / "batch.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def test_list_shows_bundles_and_damaged_ones(cli, here):
+    folder, bundle = here
+    broken = folder / "incidents" / "x-step00000001.bundle"
+    broken.mkdir()
+    (broken / "manifest.json").write_text("{")
+    rows = {row["path"]: row for row in cli("list", "--json").json["bundles"]}
+    assert rows[str(bundle)]["caught"] == {"stage": "loss", "tensor": "loss"}
+    assert "damaged" in rows["incidents/x-step00000001.bundle"]
+    text = cli("list")
+    assert text.code == 0
+    assert "loss at loss" in text.out
+    assert "damaged" in text.out
+
+
+def test_list_of_an_empty_folder(cli, here):
+    folder, _ = here
+    (folder / "empty").mkdir()
+    done = cli("list", "empty")
+    assert done.code == 0
+    assert "No bundle" in done.out
+
+
+def test_inspect_runs_nothing_and_says_what_was_recorded(cli, here):
+    folder, bundle = here
+    (folder / "tiny.py").write_text("raise SystemExit('the code was run')")
+    done = cli("inspect", bundle)
+    assert done.code == 0
+    assert "The loss became" in done.out.splitlines()[0]
+    assert "forward_loss" in done.out
+    data = cli("inspect", bundle, "--json").json
+    assert data["manifest"]["first_bad"]["stage"] == "loss"
+    assert data["digest"] == Bundle(folder / bundle).digest
+
+
+def test_verify_finds_a_changed_byte(cli, here):
+    folder, bundle = here
+    assert cli("verify", bundle).code == 0
+    damage(folder / bundle)
+    done = cli("verify", bundle, "--json")
+    assert done.code == 3
+    assert done.json["state"] == "damaged"
+    bad = [file for file in done.json["files"] if file["status"] != "ok"]
+    assert [(file["path"], file["status"]) for file in bad] == [("batch.safetensors", "digest")]
+    assert "batch.safetensors" in done.err
+
+
+def test_verify_calls_an_unsealed_bundle_incomplete(cli, here):
+    folder, bundle = here
+    manifest = folder / bundle / "manifest.json"
+    data = json.loads(manifest.read_text())
+    data["sealed"] = False
+    manifest.write_text(json.dumps(data))
+    done = cli("verify", bundle)
+    assert done.code == 0
+    assert "incomplete" in done.out
+
+
+def test_verify_reproduces(cli, here):
+    _, bundle = here
+    refused = cli("verify", bundle, "--reproduces")
+    assert refused.code == 4
+    done = cli("verify", bundle, "--reproduces", "--step", "tiny.py:LogOfZero", "--json")
+    assert done.code == 0, done.err
+    assert done.json["reproduction"]["verdict"] == "bitwise"
+
+
+def test_verify_exits_5_where_the_step_does_not_fail(cli, here):
+    folder, bundle = here
+    fixed = (folder / "tiny.py").read_text().replace("outputs.log()", "(outputs + 1e-6).log()")
+    (folder / "fixed.py").write_text(fixed)
+    done = cli("verify", bundle, "--reproduces", "--step", "fixed.py:LogOfZero")
+    assert done.code == 5
+    assert "not_reproduced" in done.err
+
+
+def test_diagnose_names_the_log(cli, here):
+    folder, bundle = here
+    done = cli("diagnose", bundle, "--step", "tiny.py:LogOfZero")
+    assert done.code == 0
+    assert "aten.log.default" in done.out
+    assert len(done.out.splitlines()) <= 15
+    data = cli("diagnose", bundle, "--step", "tiny.py:LogOfZero", "--json").json
+    assert data["schema"] == "workbench.findings/1"
+    assert data["origins"][0]["cause"] == "log_of_zero"
+    assert list(folder.glob("incidents/*.findings/findings.json"))
+
+
+def test_diagnose_without_code_answers_from_the_record(cli, here):
+    _, bundle = here
+    done = cli("diagnose", bundle)
+    assert done.code == 0
+    assert "Not replayed yet" in done.out
+    refused = cli("diagnose", bundle, "--require", "replay")
+    assert refused.code == 4
+
+
+def test_open_writes_a_notebook_with_the_newest_bundle(cli, here):
+    folder, bundle = here
+    done = cli("open", "--dry-run", "--no-browser", "--port", "9999")
+    assert done.code == 0, done.err
+    assert "newest" in done.err
+    words = shlex.split(done.out)
+    assert words[:2] == ["jupyter", "lab"]
+    assert words[3:] == ["--no-browser", "--port=9999"]
+    notebook = json.loads((folder / words[2]).read_text())
+    sources = ["".join(cell["source"]) for cell in notebook["cells"]]
+    assert any(repr(str((folder / bundle).resolve())) in source for source in sources)
+
+
+def test_open_keeps_a_notebook_that_was_edited(cli, here):
+    folder, _ = here
+    first = shlex.split(cli("open", "--dry-run").out)[2]
+    (folder / first).write_text("{}")
+    assert cli("open", "--dry-run").code == 0
+    assert (folder / first).read_text() == "{}"
+
+
+def test_open_without_any_bundle(cli, here):
+    import shutil
+
+    folder, _ = here
+    shutil.rmtree(folder / "incidents")
+    done = cli("open", "--dry-run")
+    assert done.code == 4
+    assert "workbench demo" in done.err
