@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from workbench.evidence.conditions import Conditions
-from workbench.step.gates import scale_value
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
+
+_BACKENDS = ("eager", "aot_eager", "aot_eager_decomp_partition", "inductor")
 
 
 def original_conditions(
@@ -49,7 +51,9 @@ def original_conditions(
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
         cudnn_deterministic=bool(torch.backends.cudnn.deterministic),
         deterministic=_deterministic(),
-        fill_uninitialized_memory=bool(torch.utils.deterministic.fill_uninitialized_memory),
+        fill_uninitialized_memory=bool(
+            getattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+        ),
         sdpa=_sdpa(),
         compile=_compiled(model),
         anomaly=torch.is_anomaly_enabled(),
@@ -96,19 +100,13 @@ def _sdpa() -> str:
 def _compiled(model: nn.Module) -> str:
     if not hasattr(model, "_orig_mod") and getattr(model, "_compiled_call_impl", None) is None:
         return "off"
-    context = getattr(model, "dynamo_ctx", None)
-    callback = getattr(context, "callback", None)
-    inner = getattr(callback, "_torchdynamo_orig_backend", None) or getattr(
-        callback, "_torchdynamo_orig_callable", None
-    )
-    name = getattr(inner, "compiler_name", None) or getattr(inner, "__name__", "")
-    known = ("eager", "aot_eager", "aot_eager_decomp_partition", "inductor")
-    return name if name in known else "inductor"
-
-
-def hyper_scale(scaler: Any) -> float | None:
-    """The loss scale in use now."""
-    return scale_value(scaler)
+    backend: Any = getattr(getattr(model, "dynamo_ctx", None), "callback", None)
+    for _ in range(6):  # wrappers around the backend, outermost first
+        name = getattr(backend, "compiler_name", None)
+        if name in _BACKENDS:
+            return str(name)
+        backend = getattr(backend, "_torchdynamo_orig_backend", None)
+    return "inductor"
 
 
 def learning_rates(optimizers: Sequence[Optimizer]) -> list[list[float | None]]:

@@ -110,6 +110,44 @@ def check_gradients(model: nn.Module) -> tuple[BadTensor, ...]:
     )
 
 
+def gradient_gate(model: nn.Module) -> tuple[tuple[BadTensor, ...], float | None]:
+    """Gate every gradient and give their total norm, from the same one pass over them.
+
+    Returns:
+        The bad gradients, and the 2-norm over all gradients; None when it is not a finite number
+        or some gradient is of a kind (sparse, distributed) whose norm is not taken here.
+    """
+    found = [parameter.grad for _, parameter in named_parameters(model)]
+    norm = _total_norm([grad for grad in found if grad is not None])
+    if norm is not None and math.isfinite(norm):
+        return (), norm
+    return check_gradients(model), None
+
+
+def _total_norm(gradients: Sequence[Tensor]) -> float | None:
+    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for grad in gradients:
+        if type(grad) is not torch.Tensor or grad.layout is not torch.strided:
+            return None
+        if not grad.is_floating_point():
+            return None
+        groups.setdefault((grad.device, grad.dtype), []).append(grad)
+    squares = 0.0
+    with torch.no_grad():
+        for members in groups.values():
+            filled = [member for member in members if member.numel()]
+            if not filled:
+                continue
+            # float16 norms overflow long before their elements do
+            wide = torch.float32 if filled[0].dtype in _NARROW else None
+            norms = torch.stack(torch._foreach_norm(filled, 2, wide))
+            squares += float(torch.linalg.vector_norm(norms, dtype=torch.float64)) ** 2
+    return math.sqrt(squares) if math.isfinite(squares) else None
+
+
+_NARROW = frozenset({torch.float16, torch.bfloat16})
+
+
 def check_norm(norm: Tensor | float | None) -> tuple[BadTensor, ...]:
     """Gate the total gradient norm that clipping used."""
     if norm is None:

@@ -63,6 +63,7 @@ class StepValues:
     losses: list[Tensor] = field(default_factory=list)
     components: list[dict[str, Tensor]] = field(default_factory=list)
     grad_norm: Tensor | float | None = None
+    gate_norm: float | None = None
     optimizer_records: list[OptimizerRecord] = field(default_factory=list)
     scale_before: float | None = None
     scale_after: float | None = None
@@ -138,9 +139,21 @@ class StepRunner:
         return self.plan[self.position] if self.position < len(self.plan) else None
 
     @property
+    def at_gradient_gate(self) -> bool:
+        """Whether the unit that ran last was the one whose gate looks at the gradients."""
+        if self.position == 0 or self.position > len(self.plan):
+            return False
+        gate = "unscale" if gates.scaler_enabled(self.scaler) else "reduce"
+        return self.plan[self.position - 1].stage == gate
+
+    @property
     def will_skip(self) -> bool:
         """Whether the scaler will skip the coming update."""
         return self._will_skip
+
+    def note_skip(self, outcome: Outcome) -> None:
+        """Note what a gate found outside ``advance`` (a loop that the user keeps)."""
+        self._will_skip = outcome.status == "skip"
 
     @property
     def loss_value(self) -> Tensor | None:
@@ -316,7 +329,7 @@ class StepRunner:
         scaled = gates.scaler_enabled(self.scaler)
         if scaled != (unit.stage == "unscale"):
             return Outcome(unit)
-        bad = gates.check_gradients(self.model)
+        bad, self.values.gate_norm = gates.gradient_gate(self.model)
         if bad and scaled and gates.scaler_skips(self.scaler, self._optimizers_of(unit)):
             self._will_skip = True
             return Outcome(unit, "skip", bad)

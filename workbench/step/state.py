@@ -15,7 +15,13 @@ from workbench.step.model_state import (
     model_differences,
     restore_model,
 )
-from workbench.step.object_state import ObjectState, capture_object, restore_object, type_name
+from workbench.step.object_state import (
+    ObjectState,
+    capture_object,
+    restore_object,
+    simple_attributes,
+    type_name,
+)
 from workbench.step.optimizer_state import (
     OptimizerState,
     capture_optimizer,
@@ -31,6 +37,7 @@ from workbench.step.snapshots import (
     assume,
     exact_copy,
     keep,
+    plain,
     snapshot_tree,
     storage_key,
 )
@@ -55,6 +62,8 @@ class StepState:
         schedulers: States of the learning-rate schedulers.
         rng: Random state before the step.
         unit_rng: Random state before each micro-step, by phase and micro-step.
+        hyperparameters: Per optimizer and parameter group, as used in this step; there even where
+            optimizer state is not.
         step_attributes: Simple attributes of the user's training step object.
         low_level: Whether the user's own loop ran the step.
     """
@@ -67,6 +76,7 @@ class StepState:
     schedulers: list[ObjectState]
     rng: RngState
     unit_rng: dict[UnitKey, RngState] = field(default_factory=dict)
+    hyperparameters: list[list[dict[str, Any]]] = field(default_factory=list)
     step_attributes: dict[str, Any] = field(default_factory=dict)
     low_level: bool = False
 
@@ -84,6 +94,8 @@ class StepSnapshot:
         keep_optimizers: Whether to take snapshots of optimizer state now; otherwise it is read at
             the trip and marked ``assumed``, which is right as long as no update has run.
         generators: The user's own random generators by name.
+        step: The user's training step object, whose simple attributes are kept.
+        low_level: Whether the user's own loop runs the step.
     """
 
     def __init__(
@@ -96,7 +108,10 @@ class StepSnapshot:
         step_index: int = 0,
         keep_optimizers: bool = True,
         generators: Mapping[str, torch.Generator] | None = None,
+        step: Any = None,
+        low_level: bool = False,
     ) -> None:
+        self.low_level = low_level
         self._model_object = model
         self._optimizer_objects = list(optimizers)
         self._generators = dict(generators or {})
@@ -110,6 +125,9 @@ class StepSnapshot:
         if keep_optimizers:
             self._optimizers = self._capture_optimizers("cow")
         self.scaler = None if scaler is None else capture_object(scaler)
+        self.step_attributes: dict[str, Any] = {}
+        if step is not None:
+            self.step_attributes, _ = simple_attributes(step, skip=("step_index",))
         self.schedulers = [capture_object(scheduler) for scheduler in schedulers]
 
     def add_micro_batch(self, batch: Any) -> None:
@@ -142,6 +160,12 @@ class StepSnapshot:
             schedulers=self.schedulers,
             rng=self.rng,
             unit_rng=dict(self.unit_rng),
+            hyperparameters=[
+                [{k: v for k, v in group.items() if plain(v)} for group in groups]
+                for groups in self._groups
+            ],
+            step_attributes=self.step_attributes,
+            low_level=self.low_level,
         )
 
     def _capture_optimizers(self, how: Any) -> list[OptimizerState]:

@@ -47,6 +47,7 @@ def light_trees(state: StepState) -> dict[str, Any]:
         "state/step": {
             "step_index": state.step_index,
             "low_level": state.low_level,
+            "hyperparameters": state.hyperparameters,
             "attributes": state.step_attributes,
         },
     }
@@ -167,6 +168,7 @@ def read_state(bundle: Bundle, prefix: str = "") -> StepState:
         schedulers=scheduled or [],
         rng=rng,
         unit_rng=units,
+        hyperparameters=list(step.get("hyperparameters", [])),
         step_attributes=dict(step.get("attributes", {})),
         low_level=bool(step.get("low_level", False)),
     )

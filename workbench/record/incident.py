@@ -1,0 +1,283 @@
+"""Write the bundle of one incident, light files first, within the bytes the policy allows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from workbench.evidence.machine import environment
+from workbench.evidence.pytree import missing_objects
+from workbench.evidence.schema import StepReference
+from workbench.evidence.wording import byte_size
+from workbench.evidence.writer import BundleWriter
+from workbench.record.evidence import evidence_of, statistics_of
+from workbench.record.recovery import write_trajectory
+from workbench.record.session import Session
+from workbench.record.settings import original_conditions
+from workbench.record.trip import Trip
+from workbench.step.runner import StepRunner
+from workbench.step.snapshots import copy_tree, storage_key
+from workbench.step.state import StepState
+from workbench.step.storage import heavy_trees, light_trees
+
+if TYPE_CHECKING:
+    from workbench.record.recorder import Recorder
+
+COMPLETE = "complete"
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]+")
+_DROP_ORDER = ("trajectory", "gradients", "state/optimizer", "state/model", "batch")
+"""What is left out first when a bundle would grow beyond ``max_bytes``."""
+
+
+@dataclass
+class Written:
+    """A sealed bundle.
+
+    Attributes:
+        path: Where it is.
+        size: Its bytes.
+    """
+
+    path: Path
+    size: int
+
+
+@dataclass
+class Incident:
+    """Everything that goes into one bundle.
+
+    Attributes:
+        recorder: The recorder.
+        session: The recorded step.
+        trip: What tripped.
+        runner: The runner, with what the step computed.
+        alerts: The alerts of this step.
+        missing: Per part that is not in the bundle, why.
+        completeness: Per recovery goal, once it is written.
+    """
+
+    recorder: Recorder
+    session: Session
+    trip: Trip
+    runner: StepRunner
+    alerts: Sequence[dict[str, Any]] = ()
+    missing: dict[str, str] = field(default_factory=dict)
+    completeness: dict[str, str] = field(default_factory=dict)
+
+    def write(self, budget: int) -> Written:
+        """Write and seal the bundle.
+
+        Args:
+            budget: Most bytes it may take; what is heaviest is left out first.
+
+        Raises:
+            OSError: The disk does not take it; what was published before stays, unsealed.
+        """
+        name = bundle_name(self.recorder.run_id, self.session.step_index, self.recorder.rank,
+                           self.recorder.world)  # fmt: skip
+        writer = BundleWriter(self.recorder.directory, name)
+        try:
+            return self._write(writer, budget)
+        except BaseException:
+            writer.abort()
+            raise
+
+    def _write(self, writer: BundleWriter, budget: int) -> Written:
+        snapshot = self.session.snapshot
+        state = None if snapshot is None else snapshot.freeze()
+        self._write_light(writer, state)
+        heavy = self._heavy(state)
+        dropped = self._choose(heavy, budget - writer.bytes_written)
+        for stem in ("batch", "state/model", "gradients", "state/optimizer"):
+            if stem == "batch":  # light when it fits: it is what replays first
+                self._write_part(writer, stem, heavy, dropped)
+                self._publish(writer)
+            else:
+                self._write_part(writer, stem, heavy, dropped)
+        if "trajectory" in heavy and "trajectory" not in dropped:
+            write_trajectory(writer, heavy["trajectory"])
+        for stem, why in dropped.items():
+            writer.drop(f"{stem}.safetensors", why)
+        self.completeness = self._completeness(state)
+        writer.update(completeness=self.completeness, notes=list(self.session.notes))
+        path = writer.seal()
+        return Written(path, writer.bytes_written)
+
+    # -- parts ------------------------------------------------------------------------------------
+
+    def _write_light(self, writer: BundleWriter, state: StepState | None) -> None:
+        recorder, session = self.recorder, self.session
+        writer.add_lines("ledger.jsonl", list(recorder.ledger.recent))
+        writer.add_json("evidence.json", evidence_of(session, self.trip, self.runner, self.alerts))
+        writer.add_json("environment.json", environment())
+        if self._statistics_only():
+            batches = [] if state is None else state.micro_batches
+            writer.add_json("statistics.json", statistics_of(session, batches))
+        reference = recorder.reference
+        if reference["text"] and reference["source"]:
+            writer.add_text(reference["source"], reference["text"])
+        if state is None:
+            self.missing["state"] = "the recorder could not take a snapshot before the step"
+            return
+        for stem, tree in light_trees(state).items():
+            if stem != "batch":
+                spec = writer.add_pytree(stem, tree)
+                if lost := missing_objects(spec):
+                    session.notes.append(f"{stem}: not recorded: {', '.join(lost[:5])}")
+
+    def _heavy(self, state: StepState | None) -> dict[str, Any]:
+        parts: dict[str, Any] = {}
+        if state is None:
+            return parts
+        if state.micro_batches:
+            parts["batch"] = light_trees(state)["batch"]
+        parts |= heavy_trees(state)
+        if self.session.gradients:
+            parts["gradients"] = {n: kept.tensor for n, kept in self.session.gradients.items()}
+        if steps := self.recorder.ring.steps_before(self.session.step_index):
+            parts["trajectory"] = steps
+        return parts
+
+    def _choose(self, heavy: dict[str, Any], budget: int) -> dict[str, str]:
+        """Say what is left out, and why."""
+        if self._statistics_only():
+            return dict.fromkeys(heavy, "the policy keeps statistics only")
+        sizes = {
+            stem: sum(kept.size for kept in tree) if stem == "trajectory" else tree_bytes(tree)
+            for stem, tree in heavy.items()
+        }
+        dropped: dict[str, str] = {}
+        for stem in _DROP_ORDER:
+            total = sum(size for name, size in sizes.items() if name not in dropped)
+            if total <= budget:
+                break
+            if stem in sizes:
+                dropped[stem] = (
+                    f"{byte_size(sizes[stem])} more would exceed the {byte_size(max(0, budget))} "
+                    "that max_bytes and max_total_bytes leave"
+                )
+        return dropped
+
+    def _write_part(
+        self, writer: BundleWriter, stem: str, heavy: dict[str, Any], dropped: dict[str, str]
+    ) -> None:
+        if stem in dropped:
+            self.missing[stem] = dropped[stem]
+        elif stem not in heavy:
+            return
+        elif stem == "gradients":
+            writer.add_tensors("gradients.safetensors", heavy[stem])
+        else:
+            spec = writer.add_pytree(stem, heavy[stem])
+            if lost := missing_objects(spec):
+                self.missing[f"{stem} objects"] = f"not recordable: {', '.join(lost[:5])}"
+
+    def _publish(self, writer: BundleWriter) -> None:
+        """Give the bundle its name now; parameters and what else is heavy follow."""
+        recorder, session = self.recorder, self.session
+        reference = recorder.reference
+        goals = ("forward_loss", "backward", "update", "trajectory")
+        writer.publish(
+            run_id=recorder.run_id,
+            kind=self.trip.kind,
+            step=session.step_index,
+            rank=recorder.rank,
+            world=recorder.world,
+            first_bad=self.trip.first_bad,
+            conditions=original_conditions(
+                recorder.step_object,
+                recorder.model,
+                self.runner.values.scale_before,
+                session.max_grad_norm,
+                session.autocast,
+            ),
+            completeness=dict.fromkeys(goals, "missing parameters: they were not written yet"),
+            step_reference=StepReference(
+                reference=reference["reference"],
+                kind=reference["kind"],
+                digest=reference["digest"],
+                source=reference["source"] if reference["text"] else "",
+                low_level=session.low_level,
+            ),
+            provenance=recorder.provenance,
+        )
+
+    def _statistics_only(self) -> bool:
+        return self.recorder.policy.save == "statistics"
+
+    # -- completeness -----------------------------------------------------------------------------
+
+    def _completeness(self, state: StepState | None) -> dict[str, str]:
+        """Say per recovery goal whether the bundle has what it needs."""
+        forward = self._missing_for_forward(state)
+        update = forward or self._missing_for_update(state)
+        steps = self.recorder.ring.steps_before(self.session.step_index)
+        trajectory = forward
+        if not trajectory and not steps:
+            trajectory = "missing earlier steps: the policy keeps none (recovery_every=0)"
+            if self.recorder.policy.recovery_every:
+                trajectory = "missing earlier steps: there was none yet, or memory was too small"
+        if not trajectory and "trajectory" in self.missing:
+            trajectory = f"missing earlier steps: {self.missing['trajectory']}"
+        return {
+            "forward_loss": forward or COMPLETE,
+            "backward": forward or COMPLETE,
+            "update": update or COMPLETE,
+            "trajectory": trajectory or COMPLETE,
+        }
+
+    def _missing_for_forward(self, state: StepState | None) -> str | None:
+        if state is None:
+            return f"missing state: {self.missing['state']}"
+        if "state/model" in self.missing:
+            return f"missing parameters: {self.missing['state/model']}"
+        if state.model is None:
+            return (
+                "missing pre-step parameters: the update had run when it tripped, and the policy "
+                "keeps no state through an update (recovery_every=1 does)"
+            )
+        if state.model.missing:
+            name, why = next(iter(state.model.missing.items()))
+            return f"missing {name}: {why}"
+        if "batch" in self.missing or not state.micro_batches:
+            return f"missing batch: {self.missing.get('batch', 'none was given to the recorder')}"
+        if "batch objects" in self.missing:
+            return f"missing parts of the batch: {self.missing['batch objects']}"
+        return None
+
+    def _missing_for_update(self, state: StepState | None) -> str | None:
+        if "state/optimizer" in self.missing:
+            return f"missing optimizer state: {self.missing['state/optimizer']}"
+        if state is not None and self.recorder.optimizers and not state.optimizers:
+            return "missing optimizer state from before the update"
+        return None
+
+
+def bundle_name(run_id: str, step: int, rank: int, world: int) -> str:
+    """Name a bundle: ``<run>-step<8 digits>[-rank<5>]``."""
+    ending = f"-rank{rank:05d}" if world > 1 else ""
+    return f"{safe_name(run_id)}-step{max(0, step):08d}{ending}"
+
+
+def safe_name(text: str) -> str:
+    """Replace what file names of a bundle may not hold."""
+    return _UNSAFE.sub("_", text)[:120].lstrip(".-+") or "run"
+
+
+def tree_bytes(tree: Any) -> int:
+    """Bytes of all tensors in a tree, shared storage counted once."""
+    seen: dict[int, int] = {}
+
+    def note(t: Tensor) -> None:
+        strided = str(t.layout) == "torch.strided"
+        size = t.numel() * t.element_size()
+        key = storage_key(t) if strided else id(t)
+        seen[key] = max(seen.get(key, 0), size)
+
+    copy_tree(tree, note)
+    return sum(seen.values())

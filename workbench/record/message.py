@@ -1,0 +1,49 @@
+"""The text of an incident: the five lines, the bundle, the next two commands."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from workbench.evidence.summary import SummaryFacts, summary_lines
+from workbench.evidence.wording import byte_size
+from workbench.record.trip import Trip
+
+
+def incident_text(
+    trip: Trip,
+    bundle: Path | None,
+    size: int,
+    withheld: bool,
+    completeness: Mapping[str, str],
+    failures: Sequence[str] = (),
+) -> str:
+    """Compose the text of exception and log.
+
+    Args:
+        trip: What tripped.
+        bundle: The sealed bundle, or None when there is none.
+        size: Its bytes.
+        withheld: Whether the update of this step was kept from happening.
+        completeness: The bundle's, per recovery goal.
+        failures: What failed while recording.
+    """
+    facts = SummaryFacts(
+        first_bad=trip.first_bad,
+        kind=trip.kind,
+        completeness=completeness,
+        update_withheld=withheld,
+    )
+    lines = summary_lines(facts)
+    if bundle is None:
+        lines.append("Bundle  none was written.")
+    else:
+        path = shlex.quote(str(bundle))
+        lines += [
+            f"Bundle  {bundle} ({byte_size(size)})",
+            f"        workbench diagnose {path}",
+            f"        workbench open {path}",
+        ]
+    lines += [f"Note    {failure}" for failure in failures]
+    return "\n".join(lines)

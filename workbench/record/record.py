@@ -1,0 +1,110 @@
+"""One L1 record: what the ledger keeps of every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.record import settings
+from workbench.record.session import Session
+from workbench.step.runner import StepRunner
+
+if TYPE_CHECKING:
+    from workbench.record.recorder import Recorder
+
+_FROM_PROVENANCE = (
+    "dataset_version",
+    "shard_id",
+    "model_commit",
+    "tokenizer_hash",
+    "config_hash",
+    "checkpoint_parent",
+    "global_batch_id",
+    "dp_rank",
+    "tp_rank",
+    "pp_rank",
+)
+
+
+def make_record(
+    recorder: Recorder,
+    session: Session,
+    runner: StepRunner,
+    consecutive_skips: int,
+    alerts: Sequence[dict[str, Any]],
+) -> dict[str, Any]:
+    """Build the L1 record of a finished step, with every field; null where unknown.
+
+    Args:
+        recorder: The recorder.
+        session: The recorded step.
+        runner: The runner, with what the step computed.
+        consecutive_skips: Scaler skips in a row, this step included.
+        alerts: The alerts of this step.
+    """
+    values = runner.values
+    given = recorder.provenance
+    known = {name: given.get(name) for name in _FROM_PROVENANCE}
+    snapshot = session.snapshot
+    loss = runner.loss_value
+    return known | {
+        "run_id": recorder.run_id,
+        "step": session.step_index,
+        "micro_step": 0 if session.trip is None else session.trip.unit.micro_step,
+        "time": session.started,
+        "rank": recorder.rank,
+        "world": recorder.world,
+        "sample_ids": session.sample_ids,
+        "batch_fingerprint": session.batch_fingerprint,
+        "batch_summary": session.batch_summary,
+        "precision": settings.precision(recorder.step_object, session.autocast),
+        "mode": "train" if recorder.model.training else "eval",
+        "loss": None if loss is None else float(loss),
+        "loss_components": sum_components(runner) or None,
+        "loss_scale": values.scale_before,
+        "loss_scale_previous": recorder.previous_scale,
+        "growth_tracker": _growth_tracker(session),
+        "learning_rates": settings.learning_rates(recorder.optimizers),
+        "grad_norm": grad_norm(runner),
+        "grad_norm_is_scaled": False,
+        "optimizers": [
+            {
+                "attempted": one.attempted,
+                "updated": one.updated,
+                "skipped_by": one.skipped_by,
+                "found_inf": one.found_inf,
+            }
+            for one in values.optimizer_records
+        ],
+        "consecutive_skips": consecutive_skips,
+        "schedulers_advanced": recorder.schedulers_advanced(),
+        "rng_digest": None if snapshot is None else snapshot.rng.digest(),
+        "soft_gates": session.soft_gates,
+        "first_bad_stage": None if session.trip is None else session.trip.stage,
+        "alerts": list(alerts),
+    }
+
+
+def sum_components(runner: StepRunner) -> dict[str, float]:
+    """Sum the loss components over micro-batches, by name."""
+    total: dict[str, float] = {}
+    for parts in runner.values.components:
+        for name, value in parts.items():
+            total[name] = total.get(name, 0.0) + float(value.detach())
+    return total
+
+
+def grad_norm(runner: StepRunner) -> float | None:
+    """The gradient norm of the step: what clipping computed, else what the gate saw."""
+    norm = runner.values.grad_norm
+    if norm is None:
+        norm = runner.values.gate_norm
+    return None if norm is None else float(norm)
+
+
+def _growth_tracker(session: Session) -> int | None:
+    scaler = None if session.snapshot is None else session.snapshot.scaler
+    if scaler is None or scaler.state_dict is None:
+        return None
+    value = scaler.state_dict.get("_growth_tracker")
+    return value if isinstance(value, int) else None

@@ -1,0 +1,438 @@
+"""The recorder: drives or watches training steps, and seals the evidence of the one that trips.
+
+Nothing here may change training: its own failures are logged and noted, exceptions of the user's
+code go on unchanged, no random number is drawn, and no tensor of the user's is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from workbench.errors import NonFiniteError, UsageError
+from workbench.evidence.schema import FirstBad
+from workbench.record.alerts import Alert, AlertMonitor
+from workbench.record.incident import Incident, Written, safe_name
+from workbench.record.ledger import Ledger, freeze_first_bad
+from workbench.record.low_level import LowLevelStep
+from workbench.record.message import incident_text
+from workbench.record.policy import Action, Policy
+from workbench.record.record import grad_norm, make_record, sum_components
+from workbench.record.recovery import RecoveryRing
+from workbench.record.result import Skipped, StepResult
+from workbench.record.running import RecordingRunner
+from workbench.record.session import Session
+from workbench.record.trip import Agree, Finding, Trip, alone, decide, make_trip
+from workbench.step.domains import check_domains
+from workbench.step.early import may_update_early
+from workbench.step.locate import step_reference
+from workbench.step.runner import Outcome, StepRunner
+from workbench.step.stages import Unit
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from workbench.step.protocol import ScalerLike, TrainingStep
+
+logger = logging.getLogger("workbench")
+T = TypeVar("T")
+
+
+class Recorder:
+    """Records training steps and seals a bundle of the one that meets NaN or Inf.
+
+    Args:
+        step: The training step; None only for the low-level form, whose bundles then need one to
+            be replayed.
+        model: The model, possibly wrapped (DDP, FSDP2, compiled).
+        optimizer: The optimizer, or several.
+        scaler: The loss scaler, or None.
+        directory: Where bundles and the ledger go.
+        run_id: Name of the run; made up when left out.
+        policy: What to do on a trip and how much to keep.
+        provenance: What the user knows of the run: ``dataset_version``, ``shard_id``,
+            ``model_commit``, ``tokenizer_hash``, ``config_hash``, ``checkpoint_parent`` and more.
+        schedulers: The learning-rate schedulers.
+        first_step: Number of the first step (a resumed run goes on counting).
+
+    Attributes:
+        step_index: Number of the next step.
+        failures: What failed inside the recorder so far, one sentence each.
+
+    Raises:
+        UsageError: No optimizer, or a step that lacks a method.
+    """
+
+    def __init__(
+        self,
+        step: TrainingStep | None,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer],
+        scaler: ScalerLike | None = None,
+        directory: str | Path = "incidents",
+        run_id: str | None = None,
+        policy: Policy | None = None,
+        provenance: Mapping[str, Any] | None = None,
+        schedulers: Sequence[Any] = (),
+        first_step: int = 0,
+    ) -> None:
+        self.step_object = step
+        self.model = model
+        self.optimizers = _as_list(optimizer)
+        self.scaler = scaler
+        self.schedulers = list(schedulers)
+        self.directory = Path(directory)
+        self.run_id = safe_name(run_id or _new_run_id())
+        self.policy = policy or Policy()
+        self.provenance = dict(provenance or {})
+        self.step_index = first_step
+        self.rank, self.world = _ranks()
+        self.agree: Agree = alone
+        suffix = f".rank{self.rank:05d}" if self.world > 1 else ""
+        self.ledger = Ledger(self.directory, self.run_id, self.policy.ledger_window, suffix)
+        self.ring = RecoveryRing(self.policy.recovery_every, self.policy.recovery_bytes)
+        self.monitor = AlertMonitor(self.policy.alerts)
+        self.failures: list[str] = []
+        self.previous_scale: float | None = None
+        self.first_bad: FirstBad | None = None
+        self.bundles: list[Path] = []
+        self._bytes = 0
+        self._epochs: list[Any] = []
+        self.generators: dict[str, torch.Generator] = {}
+        self.may_update_early = may_update_early(step, model)
+        self.reference = self._find_reference()
+
+    # -- the two forms ----------------------------------------------------------------------------
+
+    def train_step(
+        self,
+        batch: Any = None,
+        micro_batches: Sequence[Any] | None = None,
+        capture: str | None = None,
+        sample_ids: Any = None,
+    ) -> StepResult:
+        """Run one whole training step: clear gradients, forward, backward, gates, update, log.
+
+        Args:
+            batch: The batch.
+            micro_batches: Several batches whose gradients are accumulated, instead of one.
+            capture: Reason to make a bundle of this step in any case.
+            sample_ids: Identifiers of the samples, for the ledger.
+
+        Raises:
+            NonFiniteError: A sink tripped and the policy says ``raise``.
+            UsageError: Neither or both of batch and micro_batches, or no training step.
+        """
+        if self.step_object is None:
+            raise UsageError(
+                "Recorder(step=None) cannot run a training step itself, since it does not know "
+                "what to run. Pass a TrainingStep, or keep your loop and use "
+                "'with recorder.step(batch) as s:'."
+            )
+        batches = _batches(batch, micro_batches)
+        session = Session(self, batches, sample_ids, capture)
+        runner = RecordingRunner(self, session)
+        runner.begin(batches, self.step_index)
+        self.check_input(session, runner, batches)
+        while (unit := runner.next_unit) is not None:
+            if unit.stage == "update":
+                session.before_update(runner.will_skip)
+            self.after_unit(session, runner, runner.advance())
+        return self.finish(session, runner)
+
+    def step(
+        self,
+        batch: Any = None,
+        sample_ids: Any = None,
+        capture: str | None = None,
+        micro_batches: Sequence[Any] | None = None,
+    ) -> LowLevelStep:
+        """Watch one training step of the user's own loop.
+
+        Args:
+            batch: The batch; may be left out when ``s.micro_batch(i, batch)`` names them.
+            sample_ids: Identifiers of the samples, for the ledger.
+            capture: Reason to make a bundle of this step in any case.
+            micro_batches: Several batches whose gradients are accumulated, instead of one.
+        """
+        batches = list(micro_batches) if micro_batches is not None else []
+        if batch is not None:
+            batches = [batch]
+        return LowLevelStep(self, batches, sample_ids, capture)
+
+    def close(self) -> None:
+        """Close the ledger."""
+        self.ledger.close()
+
+    # -- gates and decisions ----------------------------------------------------------------------
+
+    def check_input(self, session: Session, runner: StepRunner, batches: Sequence[Any]) -> None:
+        """Check declared domains: in the ledger, and as a sink under ``input="trip"``."""
+        if self.policy.input == "off":
+            return
+        domains = getattr(self.step_object, "domains", None) or {}
+        found = self.guard("domains", lambda: check_domains(batches, domains)) or ()
+        session.soft_gates += [{"where": "domain", **one.as_dict()} for one in found]
+        if self.policy.input == "trip":
+            unit = Unit("input", runner.plan[0].phase if runner.plan else "main")
+            micro = found[0].micro_step if found else 0
+            finding = self.agree(Finding(Unit("input", unit.phase, micro), violations=tuple(found)))
+            if finding.tripped:
+                session.outcomes.append(Outcome(finding.unit, "bad"))
+                self._act(session, runner, finding)
+
+    def after_unit(
+        self, session: Session, runner: StepRunner, outcome: Outcome, at_gate: bool | None = None
+    ) -> None:
+        """Take in a unit that ran: agree with the other ranks, and act on what tripped.
+
+        Args:
+            session: The recorded step.
+            runner: The runner.
+            outcome: What the unit did.
+            at_gate: Whether its gate looked at the gradients; None asks the runner.
+
+        Raises:
+            NonFiniteError: A sink tripped and the policy says ``raise``.
+            Exception: The user's own exception, the same object, with a note.
+        """
+        gate = runner.at_gradient_gate if at_gate is None else at_gate
+        self.guard("record", lambda: session.after_unit(outcome, runner, gate))
+        if outcome.exception is not None:
+            self.fail(session, runner, outcome.unit, outcome.exception)
+            raise outcome.exception
+        finding = self.agree(Finding(outcome.unit, outcome.bad, skip=outcome.status == "skip"))
+        if finding.tripped:
+            self._act(session, runner, finding)
+
+    def _act(self, session: Session, runner: StepRunner, finding: Finding) -> None:
+        """Freeze the first trip of the step and do what the policy says; the one place for it."""
+        trip = make_trip(finding, self.run_id, session.step_index, self.rank)
+        updated = _updated(runner)
+        if session.trip is None:
+            session.trip = trip
+            self.guard(
+                "freeze", lambda: session.settle(runner.loss_value, finding.unit.stage, updated)
+            )
+        action: Action = self.guard("policy", lambda: decide(trip, self.policy)) or "raise"
+        if action == "continue":
+            return
+        if not updated and not runner.values.withheld:
+            runner.withhold_update()
+        if action == "raise":
+            raise self._nonfinite_error(session, runner)
+
+    def fail(self, session: Session, runner: StepRunner, unit: Unit, error: BaseException) -> None:
+        """Seal the evidence of the user's own exception and note it there; never raises."""
+        finding = Finding(unit, exception=error)
+        if session.trip is None:
+            session.trip = make_trip(finding, self.run_id, session.step_index, self.rank)
+            loss, updated = runner.loss_value, _updated(runner)
+            self.guard("freeze", lambda: session.settle(loss, unit.stage, updated))
+        result = self.finish(session, runner)
+        if result.incident is not None:
+            error.add_note(f"workbench: the evidence of this step is in {result.incident}")
+        for failure in self._failed_in(session):
+            error.add_note(f"workbench: while recording, {failure}")
+
+    def _nonfinite_error(self, session: Session, runner: StepRunner) -> NonFiniteError:
+        result = self.finish(session, runner)
+        path = None if result.incident is None else str(result.incident)
+        return NonFiniteError(session.text, path)
+
+    # -- the end of a step ------------------------------------------------------------------------
+
+    def finish(self, session: Session, runner: StepRunner) -> StepResult:
+        """Write the ledger and, where there is a reason, the bundle; count the step."""
+        if session.finished is not None:
+            return session.finished
+        self.step_index = session.step_index + 1
+        skipped = _skipped_by(runner)
+        loss = runner.loss_value
+        written = self.guard("evidence", lambda: self._finish(session, runner, skipped))
+        result = StepResult(
+            loss=None if loss is None else float(loss),
+            grad_norm=self.guard("norm", lambda: grad_norm(runner)),
+            updated=_all_updated(runner),
+            skipped_by=skipped,
+            incident=None if written is None else written.path,
+            step=session.step_index,
+            loss_scale=runner.values.scale_before,
+            loss_components=self.guard("components", lambda: sum_components(runner)) or {},
+        )
+        session.finished = result
+        self.previous_scale = runner.values.scale_before
+        return result
+
+    def _finish(self, session: Session, runner: StepRunner, skipped: Skipped) -> Written | None:
+        loss = runner.loss_value
+        found = self.monitor.look(
+            skipped == "scaler",
+            runner.values.scale_after,
+            None if loss is None else float(loss),
+            grad_norm(runner),
+        )
+        alerts = [alert.as_dict() for alert in found]
+        record = make_record(self, session, runner, self.monitor.consecutive_skips, alerts)
+        self.guard("ledger", lambda: self.ledger.append(record))
+        trip = session.trip or self._alert_or_capture(session, runner, found)
+        written = None
+        if trip is not None:
+            session.settle(loss, None, _updated(runner))
+            self._freeze_first(trip, record)
+            written = self._write(session, runner, trip, alerts)
+            self._tell(session, runner, trip, written)
+        self.ring.add(session.step_index, session.snapshot, session.loss_bits)
+        return written
+
+    def _alert_or_capture(
+        self, session: Session, runner: StepRunner, alerts: Sequence[Alert]
+    ) -> Trip | None:
+        last = session.outcomes[-1].unit if session.outcomes else Unit("logging")
+        if alerts:
+            skip = next((o.unit for o in session.outcomes if o.status == "skip"), last)
+            first = FirstBad(
+                run_id=self.run_id,
+                step=session.step_index,
+                micro_step=skip.micro_step,
+                rank=self.rank,
+                stage=skip.stage,
+                tensor=alerts[0].name,
+                sink="alert",
+                kind="alert",
+                value=alerts[0].value,
+                message=alerts[0].message,
+            )
+            return Trip("alert", skip, first)
+        del runner
+        return None if session.capture is None else Trip("captured", last, None)
+
+    def _freeze_first(self, trip: Trip, record: Mapping[str, Any]) -> None:
+        if trip.kind != "nonfinite" or trip.first_bad is None or self.first_bad is not None:
+            return
+        self.first_bad = trip.first_bad
+        content = {"first_bad": trip.first_bad.as_dict(), "record": dict(record)}
+        self.guard("first bad", lambda: freeze_first_bad(self.directory, self.run_id, content))
+
+    def _write(
+        self, session: Session, runner: StepRunner, trip: Trip, alerts: Sequence[dict[str, Any]]
+    ) -> Written | None:
+        policy = self.policy
+        left = min(policy.max_bytes, policy.max_total_bytes - self._bytes)
+        if len(self.bundles) >= policy.max_bundles or left <= 0:
+            session.notes.append("no bundle: max_bundles or max_total_bytes of this run is reached")
+            return None
+        incident = Incident(self, session, trip, runner, alerts)
+        written = self.guard("bundle", lambda: incident.write(left))
+        if written is not None:
+            self.bundles.append(written.path)
+            self._bytes += written.size
+            session.completeness = incident.completeness
+        return written
+
+    def _tell(
+        self, session: Session, runner: StepRunner, trip: Trip, written: Written | None
+    ) -> None:
+        session.text = incident_text(
+            trip,
+            None if written is None else written.path,
+            0 if written is None else written.size,
+            not _updated(runner),
+            session.completeness,
+            [*self._failed_in(session), *session.notes],
+        )
+        if trip.kind == "captured":
+            logger.info("%s", session.text)
+        else:
+            logger.warning("%s", session.text)
+
+    # -- small things -----------------------------------------------------------------------------
+
+    def guard(self, what: str, work: Callable[[], T]) -> T | None:
+        """Do the recorder's own work so that its failure cannot reach training."""
+        try:
+            return work()
+        except Exception as error:  # noqa: BLE001 - the tool may not break the training it watches
+            sentence = f"the recorder's {what} failed: {type(error).__name__}: {error}"
+            seen = sentence in self.failures
+            self.failures.append(sentence)
+            log = logger.debug if seen else logger.warning
+            log("%s (step %d)", sentence, self.step_index, exc_info=not seen)
+            return None
+
+    def _failed_in(self, session: Session) -> list[str]:
+        return list(dict.fromkeys(self.failures[session.failures_before :]))
+
+    def is_deep_scan(self, step: int) -> bool:
+        """Whether this step looks at large tensors too."""
+        every = self.policy.deep_scan_every
+        return every > 0 and step % every == 0
+
+    def schedulers_advanced(self) -> list[bool]:
+        """Whether each scheduler moved since the previous step."""
+        now = [getattr(scheduler, "last_epoch", None) for scheduler in self.schedulers]
+        before, self._epochs = self._epochs, now
+        return [a != b for a, b in zip(now, before, strict=False)]
+
+    def _find_reference(self) -> dict[str, Any]:
+        found = self.guard("step reference", lambda: step_reference(self.step_object))
+        reference: dict[str, Any] = found or {
+            "reference": "", "kind": "none", "digest": "", "text": "", "file": "",
+        }  # fmt: skip
+        name = safe_name(Path(reference["file"]).name) if reference["file"] else ""
+        return reference | {"source": f"source/{name}" if name else ""}
+
+
+def _as_list(optimizer: Any) -> list[Any]:
+    found = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    if not found or any(not hasattr(one, "param_groups") for one in found):
+        raise UsageError(
+            f"Recorder(optimizer={optimizer!r:.80}) is no optimizer, so no update could be "
+            "recorded. Pass a torch.optim.Optimizer or a list of them."
+        )
+    return found
+
+
+def _batches(batch: Any, micro_batches: Sequence[Any] | None) -> list[Any]:
+    if (batch is None) == (micro_batches is None):
+        given = "neither" if batch is None else "both"
+        raise UsageError(
+            f"train_step was given {given} of 'batch' and 'micro_batches', so it is not clear what "
+            "to run. Pass one of them."
+        )
+    return [batch] if micro_batches is None else list(micro_batches)
+
+
+def _new_run_id() -> str:
+    return f"run-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
+
+
+def _ranks() -> tuple[int, int]:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return 0, 1
+
+
+def _updated(runner: StepRunner) -> bool:
+    """Whether any optimizer step was asked for and not skipped by the scaler."""
+    return any(one.attempted and one.updated != "no" for one in runner.values.optimizer_records)
+
+
+def _all_updated(runner: StepRunner) -> bool:
+    records = runner.values.optimizer_records
+    return bool(records) and all(one.updated == "yes" for one in records)
+
+
+def _skipped_by(runner: StepRunner) -> Skipped:
+    if runner.values.withheld:
+        return "gate"
+    if any(one.skipped_by == "scaler" for one in runner.values.optimizer_records):
+        return "scaler"
+    return "none"

@@ -1,0 +1,125 @@
+"""The recovery ring: states of earlier steps, to replay the way that led to an incident."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.evidence.writer import BundleWriter
+from workbench.numerics.digests import tensor_digest
+from workbench.step.model_state import ModelState
+from workbench.step.snapshots import copy_tree, storage_key
+from workbench.step.state import StepSnapshot, StepState
+from workbench.step.storage import write_state
+
+
+@dataclass
+class KeptStep:
+    """One earlier step.
+
+    Attributes:
+        step: Its number.
+        snapshot: Its state from before it ran; parameters only where it is a recovery point.
+        loss_bits: Bits of its loss.
+        size: Bytes it holds on to, estimated.
+    """
+
+    step: int
+    snapshot: StepSnapshot
+    loss_bits: str | None
+    size: int
+
+    @property
+    def is_recovery_point(self) -> bool:
+        """Whether a replay can start here."""
+        return self.snapshot.model is not None
+
+
+class RecoveryRing:
+    """Keeps recovery points and the batches and random states of the steps after them.
+
+    Args:
+        every: Distance of recovery points in steps; 0 keeps nothing.
+        most_bytes: Most memory the kept steps may take; the oldest go first.
+    """
+
+    def __init__(self, every: int, most_bytes: int) -> None:
+        self.every = every
+        self._most_bytes = most_bytes
+        self._steps: deque[KeptStep] = deque()
+
+    def wants_state(self, step: int) -> bool:
+        """Whether the state before this step is a recovery point."""
+        return self.every > 0 and step % self.every == 0
+
+    def add(self, step: int, snapshot: StepSnapshot | None, loss_bits: str | None) -> None:
+        """Keep a finished step."""
+        if self.every == 0 or snapshot is None:
+            return
+        size = snapshot_bytes(snapshot)
+        self._steps.append(KeptStep(step, snapshot, loss_bits, size))
+        self._shrink()
+
+    def _shrink(self) -> None:
+        """Drop the oldest steps, then those that no recovery point leads to."""
+        total = sum(kept.size for kept in self._steps)
+        while self._steps and total > self._most_bytes:
+            total -= self._steps.popleft().size
+        while self._steps and not self._steps[0].is_recovery_point:
+            self._steps.popleft()
+
+    def steps_before(self, step: int) -> list[KeptStep]:
+        """List the kept steps that ran before a step, oldest first."""
+        return [kept for kept in self._steps if kept.step < step]
+
+
+def snapshot_bytes(snapshot: StepSnapshot) -> int:
+    """Estimate the memory a snapshot holds on to once its originals have changed."""
+    state = snapshot.freeze()
+    seen: dict[int, int] = {}
+
+    def note(t: Any) -> None:
+        seen[storage_key(t)] = t.numel() * t.element_size()
+
+    parts = [state.micro_batches, {} if state.model is None else state.model.tensors]
+    copy_tree([*parts, [one.state for one in state.optimizers]], note)
+    return sum(seen.values())
+
+
+def write_trajectory(writer: BundleWriter, steps: list[KeptStep]) -> None:
+    """Write earlier steps under ``trajectory/`` with an index.
+
+    ``trajectory/index.json`` lists them oldest first: ``step``, ``prefix`` (for ``read_state``),
+    ``recovery_point``, ``loss_bits`` and, where parameters were kept, their ``fingerprint``.
+    """
+    index = []
+    for kept in steps:
+        prefix = f"trajectory/step{kept.step:08d}/"
+        state = kept.snapshot.freeze()
+        write_state(writer, state, prefix)
+        index.append(
+            {
+                "step": kept.step,
+                "prefix": prefix,
+                "recovery_point": kept.is_recovery_point,
+                "loss_bits": kept.loss_bits,
+                "fingerprint": None if state.model is None else model_fingerprint(state.model),
+            }
+        )
+    writer.add_json("trajectory/index.json", {"steps": index})
+
+
+def model_fingerprint(model: ModelState) -> str:
+    """One digest over the names and bits of all recorded parameters and buffers."""
+    total = hashlib.sha256()
+    for name in sorted(model.tensors):
+        if model.info[name].kind != "attribute":
+            total.update(f"{name}={tensor_digest(model.tensors[name])};".encode())
+    return total.hexdigest()
+
+
+def states_of(steps: list[KeptStep]) -> list[StepState]:
+    """Freeze the kept steps."""
+    return [kept.snapshot.freeze() for kept in steps]

@@ -1,0 +1,164 @@
+"""One recorded step, whoever runs it: the snapshot, what the gates found, what was computed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from workbench.numerics.digests import tensor_digest
+from workbench.record import soft
+from workbench.record.result import StepResult
+from workbench.record.trip import Trip
+from workbench.step.digests import loss_bits, rng_digest
+from workbench.step.names import named_parameters
+from workbench.step.runner import Outcome, StepRunner
+from workbench.step.snapshots import Kept, keep
+from workbench.step.stages import Stage, Unit
+from workbench.step.state import StepSnapshot
+
+if TYPE_CHECKING:
+    from workbench.record.recorder import Recorder
+
+
+class Session:
+    """What the recorder knows of the running step.
+
+    Args:
+        recorder: The recorder.
+        micro_batches: The batches, as far as they are known.
+        sample_ids: Identifiers of the samples, as the user gives them.
+        capture: Reason to make a bundle of this step in any case.
+        low_level: Whether the user's own loop runs the step.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        micro_batches: Sequence[Any],
+        sample_ids: Any = None,
+        capture: str | None = None,
+        low_level: bool = False,
+    ) -> None:
+        self.recorder = recorder
+        self.step_index = recorder.step_index
+        self.capture = capture
+        self.sample_ids = sample_ids
+        self.low_level = low_level
+        self.started = time.time()
+        self.finished: StepResult | None = None
+        self.text = ""
+        self.completeness: dict[str, str] = {}
+        self.failures_before = len(recorder.failures)
+        self.notes: list[str] = []
+        self.outcomes: list[Outcome] = []
+        self.soft_gates: list[dict[str, Any]] = []
+        self.batch_fingerprint: str | None = None
+        self.batch_summary: dict[str, Any] | None = None
+        self.snapshot: StepSnapshot | None = None
+        self.deep = recorder.is_deep_scan(self.step_index)
+        self.keep_through_update = capture is not None or recorder.ring.wants_state(
+            recorder.step_index
+        )
+        # what a low-level loop tells
+        self.autocast: str | None = None
+        self.max_grad_norm: float | None = None
+        # what a trip freezes
+        self.trip: Trip | None = None
+        self.settled = False
+        self.stopped_at: Stage | None = None
+        self.loss_bits: str | None = None
+        self.rng_after: str | None = None
+        self.update_ran_before_trip = False
+        self.gradients: dict[str, Kept] = {}
+        self.gradient_unit: Unit | None = None
+        recorder.guard("snapshot", lambda: self._begin(micro_batches))
+
+    def _begin(self, micro_batches: Sequence[Any]) -> None:
+        recorder = self.recorder
+        self.snapshot = StepSnapshot(
+            recorder.model,
+            recorder.optimizers,
+            recorder.scaler,
+            recorder.schedulers,
+            micro_batches,
+            self.step_index,
+            keep_optimizers=(
+                self.low_level or self.keep_through_update or recorder.may_update_early
+            ),
+            generators=recorder.generators,
+            step=recorder.step_object,
+            low_level=self.low_level,
+        )
+        if micro_batches:
+            self.look_at_batches(micro_batches)
+
+    def look_at_batches(self, micro_batches: Sequence[Any]) -> None:
+        """Fingerprint the batches and pass them through the soft gate."""
+        self.batch_fingerprint = soft.fingerprint(micro_batches)
+        self.batch_summary = soft.summarize(micro_batches)
+        if self.recorder.policy.input == "off":
+            return
+        for micro_step, batch in enumerate(micro_batches):
+            found = soft.scan("batch", batch, self.deep)
+            self.soft_gates += [entry | {"micro_step": micro_step} for entry in found]
+
+    def before_unit(self, unit: Unit) -> None:
+        """Note random states before micro-steps."""
+        if self.snapshot is not None and unit.stage == "input":
+            self.snapshot.before_unit(unit.phase, unit.micro_step)
+
+    def before_update(self, will_skip: bool) -> None:
+        """Let go of what an update would have to copy, unless it is wanted afterwards.
+
+        Args:
+            will_skip: The scaler will skip: nothing is written, so keeping stays free.
+        """
+        if self.snapshot is None or self.keep_through_update or self.settled or will_skip:
+            return
+        self.snapshot.drop_before_update()
+        self.gradients = {}
+
+    def after_unit(self, outcome: Outcome, runner: StepRunner, at_gate: bool) -> None:
+        """Look at outputs, and keep the gradients as the gate saw them."""
+        self.outcomes.append(outcome)
+        values = runner.values
+        if outcome.unit.stage == "forward" and values.outputs and outcome.exception is None:
+            found = soft.scan("outputs", values.outputs[-1], self.deep)
+            self.soft_gates += [e | {"micro_step": outcome.unit.micro_step} for e in found]
+        if at_gate and not self.settled:
+            self.gradient_unit = outcome.unit
+            if self.keep_through_update or outcome.status != "clean":
+                self.keep_gradients()
+
+    def keep_gradients(self) -> None:
+        """Take snapshots of all gradients."""
+        self.gradients = {
+            name: keep(parameter.grad)
+            for name, parameter in named_parameters(self.recorder.model)
+            if parameter.grad is not None
+        }
+
+    def settle(self, loss: Tensor | None, stage: Stage | None, updated: bool) -> None:
+        """Freeze what the rest of the step would change; only the first call does anything.
+
+        Args:
+            loss: The total loss so far.
+            stage: The stage that ran last, None when the step ran to its end.
+            updated: Whether an optimizer step was made before this moment.
+        """
+        if self.settled:
+            return
+        self.settled = True
+        self.stopped_at = stage
+        self.rng_after = rng_digest()
+        self.loss_bits = None if loss is None else loss_bits(loss)
+        self.update_ran_before_trip = updated
+        if self.snapshot is not None and not updated:
+            self.snapshot.settle_optimizers()
+
+    def gradient_digests(self) -> dict[str, str]:
+        """Digest the gradients as the gate saw them, by parameter name."""
+        return {name: tensor_digest(kept.tensor) for name, kept in self.gradients.items()}
