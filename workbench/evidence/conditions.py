@@ -85,7 +85,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
             **changes: Values by name; texts as on the command line are understood too.
 
         Raises:
-            UsageError: Unknown name, or a value that is not legal for it; the message lists what is.
+            UsageError: Unknown name, or a value that is not legal; the message lists what is.
         """
         checked = {key: _setting(key).check(key, value) for key, value in changes.items()}
         return msgspec.structs.replace(self, **checked)
@@ -166,8 +166,8 @@ def _same(a: Any, b: Any) -> bool:
 def _setting(key: str) -> Setting:
     if key not in SETTINGS:
         raise UsageError(
-            f"There is no condition {key[:80]!r}. A replay under a setting that does not exist would "
-            f"be a replay of something else. The conditions are: {', '.join(SETTINGS)}."
+            f"There is no condition {key[:80]!r}, and a replay under a setting that does not exist "
+            f"would be a replay of something else. The conditions are: {', '.join(SETTINGS)}."
         )
     return SETTINGS[key]
 
@@ -222,7 +222,7 @@ def _parse_threads(value: Any) -> int | None:
     if value is None or (isinstance(value, str) and value.lower() == "none"):
         return None
     number = _integer(value)
-    if not 1 <= number <= 4096:  # noqa: PLR2004 - more threads than any machine has
+    if not 1 <= number <= 4096:
         raise ValueError(value)
     return number
 

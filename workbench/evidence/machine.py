@@ -22,6 +22,8 @@ _PACKAGES: Final = ("nonfinite-workbench", "torch", "numpy", "safetensors", "msg
 # Not a difference in how numbers come out.
 _NOT_COMPARED: Final = frozenset({"host"})
 _CPU_INFO: Final = Path("/proc/cpuinfo")
+# The module's class gives it properties that type checkers do not see.
+_DETERMINISTIC: Final[Any] = torch.utils.deterministic
 _NVIDIA: Final = Path("/proc/driver/nvidia/version")
 
 
@@ -70,7 +72,7 @@ def flags() -> dict[str, Any]:
         "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "fill_uninitialized_memory": torch.utils.deterministic.fill_uninitialized_memory,
+        "fill_uninitialized_memory": _DETERMINISTIC.fill_uninitialized_memory,
         "anomaly": torch.is_anomaly_enabled(),
         "flush_denormal": _flushes_denormals(),
         "matmul_precision": torch.get_float32_matmul_precision(),

@@ -120,7 +120,8 @@ def unpack_tensors(
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError) as e:
             raise BundleError(
                 f"The tensor {name[:120]!r} cannot be restored: what its file says about it does "
-                f"not fit what is stored ({e}). Nothing of it is used; get a fresh copy of the bundle."
+                f"not fit what is stored ({e}). Nothing of it is used; get a fresh copy of the "
+                "bundle."
             ) from e
         if t is not None:
             result[name] = t
@@ -184,7 +185,7 @@ def _pack_shared(packed: Packed, group: list[str], tensors: Mapping[str, Tensor]
         )
         any_t = tensors[group[0]]
         raw = torch.empty(0, dtype=torch.uint8, device=any_t.device)
-        raw.set_(any_t.untyped_storage(), low, (high - low,), (1,))  # type: ignore[call-overload]
+        raw.set_(any_t.untyped_storage(), low, (high - low,), (1,))
         packed.stored[owner] = raw.cpu()
     else:
         packed.stored[owner] = tensors[owner].cpu()
@@ -225,7 +226,7 @@ def _interval(t: Tensor) -> tuple[int, int]:
     """The bytes of its storage a tensor touches."""
     size = t.element_size()
     start = t.storage_offset() * size
-    return start, start + _spread(t.shape, t.stride()) * size
+    return int(start), int(start + _spread(t.shape, t.stride()) * size)
 
 
 def _spread(shape: Iterable[int], stride: Iterable[int]) -> int:
@@ -311,7 +312,7 @@ def _restore_view(spec: Spec, base: Tensor) -> Tensor:
         raise ValueError("a view that repeats its storage too often")
     t = torch.empty(0, dtype=dtype)
     base_offset = base.storage_offset() * base.element_size()
-    t.set_(base.untyped_storage(), (base_offset + offset) // dtype.itemsize, shape, stride)  # type: ignore[call-overload]
+    t.set_(base.untyped_storage(), (base_offset + offset) // dtype.itemsize, shape, stride)
     return t
 
 
@@ -329,7 +330,7 @@ def _restore_sparse(spec: Spec, stored: Callable[[str], Tensor]) -> Tensor:
 
 
 def _sizes(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or len(value) > 64:  # noqa: PLR2004 - torch's own limit
+    if not isinstance(value, list) or len(value) > 64:
         raise TypeError("sizes are not a list")
     for item in value:
         if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < 2**62:

@@ -244,7 +244,7 @@ class _Flatten:
                 "dtype": array.dtype.str,
                 "items": values,
             }
-        supported = array.dtype.kind in _ARRAY_KINDS and array.dtype.itemsize <= 8  # noqa: PLR2004
+        supported = array.dtype.kind in _ARRAY_KINDS and array.dtype.itemsize <= 8
         supported = supported or array.dtype == np.complex128
         if not supported and array.dtype.kind not in _TIMES:
             return {"missing": f"numpy array of {array.dtype.str}"}

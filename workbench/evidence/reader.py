@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from torch import Tensor
 
 from workbench.errors import BundleError
-from workbench.evidence.store import DirectoryStore, Store, ZipStore
 from workbench.evidence.conditions import Conditions
 from workbench.evidence.packing import logical_names, unpack_tensors
 from workbench.evidence.pytree import Resolve, unflatten
@@ -26,6 +26,7 @@ from workbench.evidence.schema import (
     check_name,
     decode_manifest,
 )
+from workbench.evidence.store import DirectoryStore, Store, ZipStore
 from workbench.evidence.writer import PACK_KEY
 from workbench.numerics import jsonio
 from workbench.numerics.limits import dtype_name
@@ -286,7 +287,7 @@ class Bundle:
             )
         return entry
 
-    def _open(self, rel: str) -> IO[bytes]:
+    def _open(self, rel: str) -> io.RawIOBase:
         entry = self._entry(rel)
         check_name(rel)
         found = self._store.size(rel)
@@ -294,7 +295,7 @@ class Bundle:
             raise self._damaged(rel)
         return self._store.open(rel, entry.size)
 
-    def _header(self, file: IO[bytes], rel: str) -> tuple[SafetensorsFile, dict[str, Any]]:
+    def _header(self, file: io.RawIOBase, rel: str) -> tuple[SafetensorsFile, dict[str, Any]]:
         header = SafetensorsFile(file, self._entry(rel).size, rel)
         text = header.metadata.get(PACK_KEY)
         specs = jsonio.loads(text) if text else {}

@@ -7,7 +7,7 @@ import os
 import stat
 import zipfile
 from pathlib import Path
-from typing import IO, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from workbench.errors import BundleError
 from workbench.evidence.schema import MANIFEST, check_name
@@ -21,7 +21,7 @@ class Store(Protocol):
     def size(self, rel: str) -> int | None:
         """Bytes of a file, or None when it is not there as a regular file."""
 
-    def open(self, rel: str, size: int) -> IO[bytes]:
+    def open(self, rel: str, size: int) -> io.RawIOBase:
         """Open a file of which no more than ``size`` bytes are read."""
 
     def read_small(self, rel: str, limit: int) -> bytes:
@@ -51,7 +51,7 @@ class DirectoryStore:
             return None
         return mode.st_size if stat.S_ISREG(mode.st_mode) else None
 
-    def open(self, rel: str, size: int) -> IO[bytes]:
+    def open(self, rel: str, size: int) -> io.RawIOBase:
         """See ``Store``."""
         if self.size(rel) is None:
             raise _absent(rel)
@@ -60,7 +60,7 @@ class DirectoryStore:
             descriptor = os.open(self._root / rel, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise _absent(rel) from error
-        return _Bounded(os.fdopen(descriptor, "rb", buffering=0), 0, size)
+        return _Bounded(io.FileIO(descriptor, "rb"), 0, size)
 
     def read_small(self, rel: str, limit: int) -> bytes:
         """See ``Store``."""
@@ -68,7 +68,7 @@ class DirectoryStore:
         if size is None:
             raise BundleError(
                 f"{str(self._root)!r} has no {rel}, so it is no bundle, or one whose writing was "
-                "cut off before its first manifest. `workbench list` shows the bundles in a directory."
+                "cut off before its first manifest. `workbench list` shows the bundles of a folder."
             )
         if size > limit:
             raise BundleError(
@@ -136,13 +136,13 @@ class ZipStore:
         member = self._members.get(rel)
         return None if member is None else member.file_size
 
-    def open(self, rel: str, size: int) -> IO[bytes]:
+    def open(self, rel: str, size: int) -> io.RawIOBase:
         """See ``Store``."""
         member = self._members.get(rel)
         if member is None:
             raise _absent(rel)
         try:
-            file = self._path.open("rb", buffering=0)
+            file = io.FileIO(self._path, "rb")
         except OSError as error:
             raise _absent(rel) from error
         try:
@@ -173,7 +173,7 @@ class ZipStore:
 class _Bounded(io.RawIOBase):
     """A window of a file: no byte outside of it can be read."""
 
-    def __init__(self, file: IO[bytes], start: int, size: int) -> None:
+    def __init__(self, file: io.FileIO, start: int, size: int) -> None:
         super().__init__()
         self._file = file
         self._start = start
@@ -200,7 +200,7 @@ class _Bounded(io.RawIOBase):
         if wanted == 0:
             return 0
         self._file.seek(self._start + self._position)
-        got: int = self._file.readinto(view[:wanted]) or 0  # type: ignore[attr-defined]
+        got = self._file.readinto(view[:wanted]) or 0
         self._position += got
         return got
 
@@ -217,7 +217,7 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
-def _read_all(file: IO[bytes], size: int) -> bytes:
+def _read_all(file: io.RawIOBase, size: int) -> bytes:
     pieces = []
     while size > 0:
         piece = file.read(min(size, 64 << 20))
@@ -238,10 +238,10 @@ def _prefix(members: list[zipfile.ZipInfo]) -> str:
     return folder if all(m.filename.startswith(folder) for m in members) else ""
 
 
-def _data_start(file: IO[bytes], member: zipfile.ZipInfo) -> int:
+def _data_start(file: io.FileIO, member: zipfile.ZipInfo) -> int:
     file.seek(member.header_offset)
     head = file.read(30)
-    if len(head) != 30 or head[:4] != b"PK\x03\x04":  # noqa: PLR2004 - zip's local header
+    if len(head) != 30 or head[:4] != b"PK\x03\x04":
         raise BundleError(f"The zip entry of {member.filename[:80]!r} is damaged. Nothing is read.")
     name, extra = int.from_bytes(head[26:28], "little"), int.from_bytes(head[28:30], "little")
     return member.header_offset + 30 + name + extra

@@ -29,8 +29,8 @@ class Table:
     """Named columns of equal length.
 
     Attributes:
-        columns: Numeric columns as one-dimensional numpy arrays; all others as lists of texts, or of
-            any values JSON has (None among them).
+        columns: Numeric columns as one-dimensional numpy arrays; all others as lists of texts,
+            or of any values JSON has (None among them).
         attrs: Plain values about the whole table.
     """
 
@@ -94,7 +94,8 @@ def write_table(directory: str | os.PathLike[str], name: str, table: Table) -> N
     folder.mkdir(parents=True, exist_ok=True)
     description, tensors = _encode(table)
     text = (jsonio.dumps(description, indent=1) + "\n").encode("ascii")
-    for ending, buffers in (("safetensors", encode(tensors)), ("json", [text])):
+    contents: dict[str, list[memoryview | bytes]] = {"safetensors": encode(tensors), "json": [text]}
+    for ending, buffers in contents.items():
         part = folder / f".{name}.{ending}.part"
         part.unlink(missing_ok=True)
         write_file(part, buffers, sync=False)

@@ -46,8 +46,9 @@ Buffer = memoryview | bytes
 class BundleWriter:
     """Writes one bundle.
 
-    Files added before ``publish`` go to a hidden temporary directory, those added after it to their
-    place, each followed by a new manifest. ``seal`` ends it; ``abort`` removes what is not published.
+    Files added before ``publish`` go to a hidden temporary directory, those added after it to
+    their place, each followed by a new manifest. ``seal`` ends it; ``abort`` removes what is not
+    published.
 
     Attributes:
         manifest: The manifest as it stands.
@@ -229,7 +230,7 @@ class BundleWriter:
             if os.path.lexists(final):
                 continue
             try:
-                # Renaming onto a directory that has files fails, so two writers cannot share a name.
+                # Renaming onto a directory with files fails: two writers cannot share a name.
                 self.path.rename(final)
             except OSError:
                 if not os.path.lexists(final):
@@ -326,7 +327,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def _created_by() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow, used once
+    from importlib.metadata import PackageNotFoundError, version
 
     try:
         return f"nonfinite-workbench {version('nonfinite-workbench')}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -126,13 +125,13 @@ def compare(a: Tensor, b: Tensor, reference: Tensor | None = None) -> Comparison
         return Comparison(*names, *shapes, [], None, None, None, False)
     differences = _mask_differences(a, b)
     floor = max(_floor(a.dtype), _floor(b.dtype))
-    references: list[Errors | None] = [None, None]
+    reference_a = reference_b = None
     if reference is not None and list(reference.shape) == shapes[0]:
         exact = _dense(reference)
-        references = [_errors(a, exact, _floor(a.dtype)), _errors(b, exact, _floor(b.dtype))]
-    return Comparison(
-        *names, *shapes, differences, _errors(a, b, floor), *references, bits_equal(a, b)
-    )
+        reference_a = _errors(a, exact, _floor(a.dtype))
+        reference_b = _errors(b, exact, _floor(b.dtype))
+    errors, bitwise = _errors(a, b, floor), bits_equal(a, b)
+    return Comparison(*names, *shapes, differences, errors, reference_a, reference_b, bitwise)
 
 
 def bits_equal(a: Tensor, b: Tensor) -> bool:
@@ -217,8 +216,3 @@ def _errors(a: Tensor, b: Tensor, floor: float) -> Errors | None:
 
 def _wide(t: Tensor) -> Tensor:
     return t.to(torch.complex128) if t.is_complex() else t.to(torch.float64)
-
-
-def finite_or_none(value: float | None) -> float | None:
-    """The value, or None where it is not finite."""
-    return value if value is not None and math.isfinite(value) else None

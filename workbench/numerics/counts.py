@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from workbench.numerics.dense import (
     NATIVE,
+    PLAIN,
     can_be_nonfinite,
     chunks,
     countable,
     dense_order,
+    float_arrays,
     local_values,
     real_view,
+    scratch,
 )
+
+_DEVICE_CHUNK: Final = 1 << 24  # elements; masks of larger pieces would crowd the device
 
 
 class Counts(NamedTuple):
@@ -51,7 +57,7 @@ class Counts(NamedTuple):
         """The four counts by name."""
         return self._asdict()
 
-    def __add__(self, other: object) -> Counts:  # type: ignore[override]
+    def __add__(self, other: object) -> Counts:
         """Element-wise sum, for merging shards or chunks."""
         if not isinstance(other, Counts):
             return NotImplemented
@@ -72,8 +78,7 @@ def count(t: Tensor) -> Counts:
     values = local_values(t)
     if values is None:
         return Counts(finite=t.numel() if t.is_quantized else 0)
-    total = t.numel() if values.layout is torch.strided and t.layout is torch.strided else t.numel()
-    total = values.numel() if hasattr(t, "to_local") else total
+    total = values.numel() if hasattr(t, "to_local") else t.numel()
     if values.numel() == 0 or not can_be_nonfinite(values.dtype):
         return Counts(finite=total)
     if values.dtype in NATIVE and ends_finite(values):
@@ -90,16 +95,24 @@ def ends_finite(values: Tensor) -> bool:
 
 def nonfinite_counts(values: Tensor) -> Counts:
     """NaN, +Inf and -Inf of dense values of any float or complex dtype; ``finite`` stays 0."""
+    values = dense_order(values)
+    if values.device.type == "cpu" and not values.is_complex():
+        return _count_arrays(values)
     nan = pos_inf = neg_inf = 0
-    for part in chunks(dense_order(values)):
-        if part.is_complex():
-            masks = _complex_masks(real_view(part))
-        else:
-            wide = countable(part)
-            masks = (wide != wide, wide == math.inf, wide == -math.inf)
+    for part in chunks(values, _DEVICE_CHUNK):
         # One host read a chunk, not one a mask.
-        found = torch.stack([mask.count_nonzero() for mask in masks]).tolist()
+        found = torch.stack([mask.count_nonzero() for mask in masks(part)]).tolist()
         nan, pos_inf, neg_inf = nan + found[0], pos_inf + found[1], neg_inf + found[2]
+    return Counts(nan, pos_inf, neg_inf)
+
+
+def _count_arrays(values: Tensor) -> Counts:
+    nan = pos_inf = neg_inf = 0
+    for array in float_arrays(values):
+        mask = scratch.mask[: array.size]
+        nan += int(np.count_nonzero(np.isnan(array, out=mask)))
+        pos_inf += int(np.count_nonzero(np.equal(array, np.inf, out=mask)))
+        neg_inf += int(np.count_nonzero(np.equal(array, -np.inf, out=mask)))
     return Counts(nan, pos_inf, neg_inf)
 
 
@@ -122,58 +135,59 @@ def _complex_masks(pairs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def all_finite(tensors: Iterable[Tensor | None], *, in_place: bool = False) -> bool:
-    """Whether every element of every tensor is finite: the cheap gate.
+    """Whether every element of every tensor is finite: the cheap gate, and exact.
 
-    One pass over the data and one host read per device. A norm that overflowed, or whose dtype
-    cannot hold it, is confirmed element by element, so that the answer is exact.
+    One pass over the data; on accelerators one host read per device.
 
     Args:
         tensors: Any tensors; None is skipped.
-        in_place: Allow a kernel that is cheaper still and writes every value back unchanged. Only
-            for tensors of which no copy-on-write snapshot is held, since writing ends the sharing.
+        in_place: Allow a kernel that is cheaper still for many small tensors and writes every value
+            back unchanged. Only for tensors of which no copy-on-write snapshot is held, since
+            writing ends the sharing.
 
     Returns:
         True when no element is NaN or infinite.
     """
-    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    others: list[Tensor] = []
+    groups: _Groups = {}
     for t in tensors:
         if t is None:
             continue
+        if t.dtype not in NATIVE or t.layout is not torch.strided or type(t) not in PLAIN:
+            if can_be_nonfinite(t.dtype) and count(t).nonfinite:
+                return False
+            continue
         if t.requires_grad:
-            t = t.detach()
-        if t.dtype in NATIVE and t.layout is torch.strided and type(t) in _PLAIN:
-            if t.device.type == "meta":
-                continue
-            groups.setdefault((t.device, t.dtype), []).append(t)
-        elif can_be_nonfinite(t.dtype):
-            others.append(t)
-    found = _scan_in_place(groups) if in_place else _scan(groups)
-    return found and all(count(t).nonfinite == 0 for t in others)
+            t = t.detach()  # noqa: PLW2901 - the same values
+        if in_place or not t.is_cpu:
+            if t.device.type != "meta":
+                groups.setdefault((t.device, t.dtype), []).append(t)
+        elif t.numel() and not ends_finite(t):
+            return False
+    if not groups:
+        return True
+    return _scan_in_place(groups) if in_place else _scan(groups)
 
 
-_PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _Groups = dict[tuple[torch.device, torch.dtype], list[Tensor]]
 
 
 def _scan(groups: _Groups) -> bool:
-    suspects: list[list[Tensor]] = []
+    suspects: list[Tensor] = []
     per_device: dict[torch.device, tuple[list[Tensor], list[list[Tensor]]]] = {}
     for (device, _), members in groups.items():
-        members = [t for t in members if t.numel()]
-        if not members:
+        filled = [t for t in members if t.numel()]
+        if not filled:
             continue
         # A sum of norms is finite only if every norm is; a norm only if every element is.
-        total = torch.stack(torch._foreach_norm(members)).sum(dtype=torch.float64)
+        total = torch.stack(torch._foreach_norm(filled)).sum(dtype=torch.float64)
         totals, lists = per_device.setdefault(device, ([], []))
         totals.append(total)
-        lists.append(members)
+        lists.append(filled)
     for totals, lists in per_device.values():
-        found = torch.stack(totals).tolist()
-        suspects += [
-            members for value, members in zip(found, lists, strict=True) if not math.isfinite(value)
-        ]
-    return all(ends_finite(t) for members in suspects for t in members)
+        for value, members in zip(torch.stack(totals).tolist(), lists, strict=True):
+            # The norm of finite values can overflow too: these are looked at one by one.
+            suspects += [] if math.isfinite(value) else members
+    return all(ends_finite(t) for t in suspects)
 
 
 def _scan_in_place(groups: _Groups) -> bool:

@@ -20,7 +20,7 @@ def tensor_digest(t: Tensor) -> str:
     """
     digest = hashlib.sha256(_header(t))
     for part in raw_parts(t):
-        digest.update(memoryview(part.numpy()))
+        digest.update(part.numpy().data)
     return digest.hexdigest()
 
 
@@ -39,7 +39,7 @@ def mask_digest(t: Tensor) -> str:
     for name, mask in zip(("nan", "+inf", "-inf"), masks(flat), strict=True):
         positions = mask.nonzero().reshape(-1).cpu()
         digest.update(f"{name}:{positions.numel()}:".encode())
-        digest.update(memoryview(positions.numpy()))
+        digest.update(positions.numpy().data)
     return digest.hexdigest()
 
 

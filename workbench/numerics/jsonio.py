@@ -171,7 +171,7 @@ def _object(pairs: list[tuple[str, Any]]) -> Any:
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise StrictJsonError(f"This JSON has the key {twice[:80]!r} twice. {_WHY}")
-    if len(result) == 2 and result.get("finite") is False:  # noqa: PLR2004 - the tag has two keys
+    if len(result) == 2 and result.get("finite") is False:
         value = result.get("value")
         if isinstance(value, str) and value in _TAGS:
             return _TAGS[value]

@@ -4,35 +4,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.numerics.counts import Counts, nonfinite_counts
+from workbench.numerics.counts import Counts, ends_finite, nonfinite_counts
 from workbench.numerics.dense import (
-    CHUNK,
     NATIVE,
+    PLAIN,
+    Array,
+    as_array,
     can_be_nonfinite,
     chunks,
     countable,
     dense_order,
+    float_arrays,
     local_values,
     real_view,
+    scratch,
 )
 from workbench.numerics.limits import dtype_limits
 
+# Below this many elements one numpy call costs less than one torch call.
+_SMALL: Final = 4096
+_DEVICE_CHUNK: Final = 1 << 24
 # Squares of float32 values outside of this range overflow, or lose bits to underflow.
-_SQUARE_SAFE = (1e-15, 1e15)
+_SAFE_LOW, _SAFE_HIGH = 1e-15, 1e15
+_FLOAT64_SAFE_LOW, _FLOAT64_SAFE_HIGH = 1e-140, 1e140
+_NORMAL: Final = {dtype: dtype_limits(dtype).smallest_normal for dtype in NATIVE}
+# numpy scalars: comparing an array with a Python float takes twice as long.
+_TYPED_NORMAL: Final = {
+    dtype: np.float64(normal) if dtype is torch.float64 else np.float32(normal)
+    for dtype, normal in _NORMAL.items()
+}
+
+_new_tuple = tuple.__new__
+_minimum = np.minimum.reduce
+_maximum = np.maximum.reduce
 
 
 class TensorStats(NamedTuple):
     """Counts and ranges of one tensor.
 
     ``min``, ``max``, ``absmax`` and ``mean_square`` are over finite elements and None when there
-    are none. Of a complex tensor they are over real and imaginary parts taken as elements of their
-    own; counts are of complex elements.
+    are none; counts and ends are exact, ``mean_square`` to about 1e-4. Of a complex tensor, ranges
+    and subnormals are over real and imaginary parts taken as elements of their own; counts and
+    zeros are of complex elements.
     """
 
     nan: int
@@ -64,20 +83,21 @@ class TensorStats(NamedTuple):
 def tensor_stats(t: Tensor) -> TensorStats:
     """Statistics of a tensor of any dtype, layout and device.
 
-    One ``aminmax`` decides whether anything is non-finite; only then are elements counted. No
-    temporary is larger than one chunk.
+    One look at the two ends decides whether anything is non-finite; only then are elements
+    counted. No temporary is larger than one piece of the tensor. Tensors without values (meta)
+    have all counts 0.
     """
-    values = local_values(t)
-    if values is None or values.numel() == 0:
-        return _without_values(t)
-    extra_zeros = t.numel() - values.numel() if t.layout is not torch.strided else 0
-    if values.dtype in NATIVE:
-        return _float_stats(dense_order(values), extra_zeros)
-    if values.dtype.is_complex:
-        return _complex_stats(values, extra_zeros)
-    if can_be_nonfinite(values.dtype):
-        return _float_stats(countable(values), extra_zeros)
-    return _integer_stats(values, extra_zeros)
+    if t.dtype in NATIVE and type(t) in PLAIN and t.layout is torch.strided:
+        # The path of nearly every op of a trace, so without the questions asked below.
+        if t.requires_grad:
+            t = t.detach()
+        if t.is_cpu:
+            size = t.numel()
+            if 0 < size <= _SMALL:
+                return _small_stats(t, size)
+            if size:
+                return _cpu_stats(dense_order(t))
+    return _any_stats(t)
 
 
 def stats_batch(tensors: Iterable[Tensor]) -> list[TensorStats]:
@@ -85,120 +105,200 @@ def stats_batch(tensors: Iterable[Tensor]) -> list[TensorStats]:
     return [tensor_stats(t) for t in tensors]
 
 
-def _without_values(t: Tensor) -> TensorStats:
-    implicit = t.numel() if t.layout is not torch.strided else 0
-    finite = t.numel() if t.is_quantized else implicit
-    low = 0.0 if implicit else None
-    return TensorStats(0, 0, 0, finite, low, low, low, low, implicit, 0)
+def _any_stats(t: Tensor) -> TensorStats:
+    values = local_values(t)
+    implicit = 0 if t.layout is torch.strided or values is None else t.numel() - values.numel()
+    if values is None or values.numel() == 0:
+        found = _nothing(t.numel() if t.is_quantized else 0)
+    elif values.dtype in NATIVE:
+        found = _float_stats(dense_order(values))
+    elif values.dtype.is_complex:
+        found = _complex_stats(values)
+    elif can_be_nonfinite(values.dtype):
+        found = _narrow_stats(values)
+    else:
+        found = _integer_stats(values)
+    return _with_zeros(found, implicit) if implicit else found
 
 
-def _float_stats(values: Tensor, extra_zeros: int) -> TensorStats:
+def _nothing(finite: int) -> TensorStats:
+    return TensorStats(0, 0, 0, finite, None, None, None, None, 0, 0)
+
+
+def _with_zeros(stats: TensorStats, zeros: int) -> TensorStats:
+    """The same with the implicit zeros of a sparse tensor."""
+    finite = stats.finite + zeros
+    squares = (stats.mean_square or 0.0) * stats.finite
+    return stats._replace(
+        finite=finite,
+        min=min(stats.min or 0.0, 0.0),
+        max=max(stats.max or 0.0, 0.0),
+        absmax=stats.absmax or 0.0,
+        mean_square=squares / finite,
+        zeros=stats.zeros + zeros,
+    )
+
+
+def _float_stats(values: Tensor) -> TensorStats:
+    return _cpu_stats(values) if values.is_cpu else _device_stats(values)
+
+
+def _small_stats(t: Tensor, size: int) -> TensorStats:
+    dtype = t.dtype
+    array = as_array(t if dtype is torch.float32 or dtype is torch.float64 else t.float())
+    low, high = float(_minimum(array, axis=None)), float(_maximum(array, axis=None))
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return _mixed_stats(t)
+    absmax = high if high > -low else -low
+    if _SAFE_LOW < absmax < _SAFE_HIGH:
+        squares = float(np.vdot(array, array))
+    else:
+        squares = _squares(array, absmax)
+    zeros = subnormals = 0
+    normal = _TYPED_NORMAL[dtype]
+    if low < normal and high > -normal:
+        small = int(np.count_nonzero(np.abs(array) < normal))
+        if small:
+            zeros = size - int(np.count_nonzero(array))
+            subnormals = small - zeros
+    # Past the generated __new__, which costs half a microsecond.
+    return _new_tuple(
+        TensorStats, (0, 0, 0, size, low, high, absmax, squares / size, zeros, subnormals)
+    )
+
+
+def _cpu_stats(values: Tensor) -> TensorStats:
     low_t, high_t = torch.aminmax(values)
     low, high = low_t.item(), high_t.item()
-    total = values.numel()
-    if math.isfinite(low) and math.isfinite(high):
-        bad = Counts()
-        finite = total
-    else:
-        bad = nonfinite_counts(values)
-        finite = total - bad.nonfinite
-        if finite == 0 and not extra_zeros:
-            return TensorStats(*bad[:3], 0, None, None, None, None, 0, 0)
-        low, high = _finite_ends(values) if finite else (0.0, 0.0)
-    absmax = max(-low, high)
-    squares = _sum_of_squares(values, absmax, bool(bad.nonfinite)) if finite else 0.0
-    zeros, subnormals = _small(values, low, high) if finite else (0, 0)
-    if extra_zeros:
-        low, high = min(low, 0.0), max(high, 0.0)
-    finite += extra_zeros
-    return TensorStats(
-        *bad[:3], finite, low, high, absmax, squares / finite, zeros + extra_zeros, subnormals
-    )
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return _mixed_stats(values)
+    return _finish(values, Counts(finite=values.numel()), low, high)
 
 
-def _finite_ends(values: Tensor) -> tuple[float, float]:
+def _mixed_stats(values: Tensor) -> TensorStats:
+    """Statistics of a CPU tensor that has something non-finite."""
+    values = dense_order(values)
+    bad = nonfinite_counts(values)
+    finite = values.numel() - bad.nonfinite
+    counts = bad._replace(finite=finite)
+    if finite == 0:
+        return TensorStats(*counts, None, None, None, None, 0, 0)
     low, high = math.inf, -math.inf
-    for part in chunks(values):
-        finite = part[part.abs() < math.inf]
-        if finite.numel():
-            a, b = torch.aminmax(finite)
-            low, high = min(low, a.item()), max(high, b.item())
-    return low, high
+    for array in float_arrays(values):
+        kept = array[np.isfinite(array)]
+        if kept.size:
+            low, high = min(low, float(kept.min())), max(high, float(kept.max()))
+    return _finish(values, counts, low, high)
 
 
-def _sum_of_squares(values: Tensor, absmax: float, has_bad: bool) -> float:
-    exact = not (_SQUARE_SAFE[0] < absmax < _SQUARE_SAFE[1]) or values.dtype is torch.float16
-    scale = absmax if values.dtype is torch.float64 and exact else 1.0
+def _finish(values: Tensor, counts: Counts, low: float, high: float) -> TensorStats:
+    """Squares, zeros and subnormals, once the ends are known."""
+    absmax = max(high, -low)
+    normal = _NORMAL[values.dtype]
+    look = low < normal and high > -normal
+    squares, zeros, subnormals = 0.0, 0, 0
+    for array in float_arrays(values):
+        part = array[np.isfinite(array)] if counts.nonfinite else array
+        squares += _squares(part, absmax)
+        if look and part.size:
+            none, few = _small_values(part, normal, low >= 0.0)
+            zeros, subnormals = zeros + none, subnormals + few
+    return TensorStats(*counts, low, high, absmax, squares / counts.finite, zeros, subnormals)
+
+
+def _squares(array: Array, absmax: float) -> float:
+    """Sum of squares, in float64 where float32 squares would overflow or vanish."""
+    if _SAFE_LOW < absmax < _SAFE_HIGH:
+        return float(np.vdot(array, array))
     if absmax == 0.0:
         return 0.0
-    total = 0.0
-    for part in chunks(values):
-        if has_bad:
-            part = part[part.abs() < math.inf]
-        if exact:
-            part = part.to(torch.float64)
-            part = part / scale if scale != 1.0 else part
-        elif part.dtype is torch.bfloat16:
-            part = part.to(torch.float32)
-        total += torch.dot(part, part).item()
-    return total * scale * scale if scale != 1.0 else total
+    wide = array.astype(np.float64)
+    if _FLOAT64_SAFE_LOW < absmax < _FLOAT64_SAFE_HIGH:
+        return float(np.vdot(wide, wide))
+    scaled = wide / absmax
+    return float(np.vdot(scaled, scaled)) * absmax * absmax
 
 
-def _small(values: Tensor, low: float, high: float) -> tuple[int, int]:
-    """Zeros and subnormals."""
-    normal = dtype_limits(values.dtype).smallest_normal
-    if low >= normal or high <= -normal:
+def _small_values(array: Array, normal: float, nonnegative: bool) -> tuple[int, int]:
+    """Zeros and subnormals of finite values."""
+    mask = scratch.mask[: array.size]
+    size = array
+    if not nonnegative:
+        size = np.abs(array, out=scratch.sizes[array.dtype][: array.size])
+        if float(size.min()) >= normal:
+            return 0, 0
+    small = int(np.count_nonzero(np.less(size, normal, out=mask)))
+    if small == 0:
         return 0, 0
-    zeros = subnormals = 0
-    for part in chunks(values):
+    zeros = int(np.count_nonzero(np.equal(size, 0.0, out=mask)))
+    return zeros, small - zeros
+
+
+def _device_stats(values: Tensor) -> TensorStats:
+    """Statistics on an accelerator: one host read a piece when all is finite."""
+    normal = _NORMAL[values.dtype]
+    total, squares, zeros, small = values.numel(), 0.0, 0, 0
+    low, high = math.inf, -math.inf
+    counts = Counts(finite=total)
+    if not ends_finite(values):
+        bad = nonfinite_counts(values)
+        counts = bad._replace(finite=total - bad.nonfinite)
+        if counts.finite == 0:
+            return TensorStats(*counts, None, None, None, None, 0, 0)
+    for part in chunks(values, _DEVICE_CHUNK):
+        if counts.nonfinite:
+            part = part[torch.isfinite(part)]  # noqa: PLW2901 - the finite part is the part here
+            if part.numel() == 0:
+                continue
+        a, b = torch.aminmax(part)
         size = part.abs()
-        if size.amin().item() >= normal:
-            continue
-        small = _count(size < normal)
-        none = _count(size == 0)
-        zeros += none
-        subnormals += small - none
-    return zeros, subnormals
-
-
-def _count(mask: Tensor) -> int:
-    # numpy counts bools several times faster than torch does on a CPU
-    if mask.device.type == "cpu":
-        return int(np.count_nonzero(mask.numpy()))
-    return int(mask.count_nonzero())
-
-
-def _complex_stats(values: Tensor, extra_zeros: int) -> TensorStats:
-    bad = nonfinite_counts(values)
-    total = values.numel() + extra_zeros
-    parts = _float_stats(real_view(values), 0)
-    zeros = sum(_count(real_view(part).abs().amax(-1) == 0) for part in chunks(values))
-    return parts._replace(
-        nan=bad.nan,
-        pos_inf=bad.pos_inf,
-        neg_inf=bad.neg_inf,
-        finite=total - bad.nonfinite,
-        zeros=zeros + extra_zeros,
+        wide = part.double()
+        found = torch.stack(
+            [
+                a.double(),
+                b.double(),
+                torch.dot(wide, wide),
+                (size == 0).count_nonzero().double(),
+                (size < normal).count_nonzero().double(),
+            ]
+        ).tolist()
+        low, high = min(low, found[0]), max(high, found[1])
+        squares, zeros, small = squares + found[2], zeros + int(found[3]), small + int(found[4])
+    return TensorStats(
+        *counts, low, high, max(high, -low), squares / counts.finite, zeros, small - zeros
     )
 
 
-def _integer_stats(values: Tensor, extra_zeros: int) -> TensorStats:
-    total = values.numel() + extra_zeros
-    low, high, squares, zeros = math.inf, -math.inf, 0.0, extra_zeros
+def _narrow_stats(values: Tensor) -> TensorStats:
+    # float8 has no arithmetic; widened, its values are normal, so subnormals are counted apart.
+    wide = countable(dense_order(values))
+    found = _float_stats(wide)
+    normal = dtype_limits(values.dtype).smallest_normal
+    size = wide.abs()
+    small = int(((size < normal) & (size > 0)).count_nonzero())
+    return found._replace(subnormals=small)
+
+
+def _complex_stats(values: Tensor) -> TensorStats:
+    bad = nonfinite_counts(values)
+    parts = _any_stats(real_view(values))
+    zeros = sum(
+        int((real_view(part).abs().amax(-1) == 0).count_nonzero()) for part in chunks(values)
+    )
+    finite = values.numel() - bad.nonfinite
+    return parts._replace(**bad._replace(finite=finite).as_dict(), zeros=zeros)
+
+
+def _integer_stats(values: Tensor) -> TensorStats:
+    total = values.numel()
+    low, high, squares, zeros = math.inf, -math.inf, 0.0, 0
     try:
         for part in chunks(dense_order(values)):
-            wide = part.to(torch.float64)
-            a, b = torch.aminmax(wide)
-            low, high = min(low, a.item()), max(high, b.item())
-            squares += torch.dot(wide, wide).item()
-            zeros += int((part == 0).count_nonzero())
-    except (RuntimeError, NotImplementedError):  # bit-packed dtypes have no arithmetic
-        return TensorStats(0, 0, 0, total, None, None, None, None, 0, 0)
-    if extra_zeros:
-        low, high = min(low, 0.0), max(high, 0.0)
-    return TensorStats(
-        0, 0, 0, total, low, high, max(abs(low), abs(high)), squares / total, zeros, 0
-    )
-
-
-__all__ = ["CHUNK", "TensorStats", "stats_batch", "tensor_stats"]
+            array = part.cpu().numpy()
+            wide = array.astype(np.float64)
+            low, high = min(low, float(wide.min())), max(high, float(wide.max()))
+            squares += float(np.vdot(wide, wide))
+            zeros += array.size - int(np.count_nonzero(array))
+    except (RuntimeError, TypeError):  # bit-packed dtypes have no numpy form
+        return _nothing(total)
+    return TensorStats(0, 0, 0, total, low, high, max(-low, high), squares / total, zeros, 0)
