@@ -23,8 +23,9 @@ MIXING = REDUCTIONS | frozenset(
 
 DROPS = frozenset(
     "where masked_fill masked_fill_ index_put index_put_ _index_put_impl_ index index_select "
-    "gather slice select masked_select masked_scatter masked_scatter_ index_copy index_copy_ index_fill "
-    "index_fill_ clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_ minimum maximum fmin fmax "
+    "gather slice select masked_select masked_scatter masked_scatter_ index_copy index_copy_ "
+    "index_fill index_fill_ clamp clamp_ clamp_min clamp_min_ clamp_max clamp_max_ minimum "
+    "maximum fmin fmax "
     "max min amax amin aminmax topk sort argsort argmax argmin relu relu_ threshold hardtanh "
     "leaky_relu isinf isnan isfinite isposinf isneginf eq ne lt gt le ge nan_to_num nan_to_num_ "
     "sign sgn signbit nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward "

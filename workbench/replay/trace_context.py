@@ -146,28 +146,32 @@ class SourceFinder:
     """
 
     def __init__(self) -> None:
-        self._skipped: dict[CodeType, bool] = {}
-        self._names: dict[CodeType, str] = {}
+        self._known: dict[CodeType, tuple[str | None, bool]] = {}
 
     def find(self) -> tuple[str, bool]:
         """Return the source line and whether a loss function's frame was passed on the way."""
         frame: FrameType | None = sys._getframe(2)
         in_loss = False
+        known = self._known
         while frame is not None:
             code = frame.f_code
-            if not self._skip(code):
-                return f"{self._names[code]}:{frame.f_lineno}", in_loss
-            if not in_loss and _LOSS_FRAME.search(code.co_name):
-                in_loss = code.co_filename.startswith(_TORCH)
+            found = known.get(code)
+            if found is None:
+                found = known[code] = _classify(code)
+            name, is_loss = found
+            if name is not None:
+                return f"{name}:{frame.f_lineno}", in_loss
+            in_loss = in_loss or is_loss
             frame = frame.f_back
         return "", in_loss
 
-    def _skip(self, code: CodeType) -> bool:
-        skipped = self._skipped.get(code)
-        if skipped is None:
-            skipped = self._skipped[code] = code.co_filename.startswith(_SKIPPED)
-            self._names[code] = Path(code.co_filename).name
-        return skipped
+
+def _classify(code: CodeType) -> tuple[str | None, bool]:
+    """File name of a user's code or None, and whether it is one of torch's loss functions."""
+    path = code.co_filename
+    if not path.startswith(_SKIPPED):
+        return Path(path).name, False
+    return None, path.startswith(_TORCH) and _LOSS_FRAME.search(code.co_name) is not None
 
 
 def module_of_exception(error: BaseException, model: nn.Module) -> str | None:

@@ -32,15 +32,14 @@ _AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | (
     torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 )
 
+_DisableTorchDispatch = torch._C._DisableTorchDispatch
+_ExcludeKeys = torch._C._ExcludeDispatchKeyGuard
+
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Run our own tensor arithmetic unseen: no dispatch mode, no autocast, no autograd."""
-    with (
-        torch._C._DisableTorchDispatch(),
-        torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS),
-        torch.no_grad(),
-    ):
+    with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS), torch.no_grad():
         yield
 
 
@@ -94,7 +93,8 @@ class TraceMode(TorchDispatchMode):
         first = len(self.events)
         events = [self._new_event(plan, first + number) for number in range(len(parts))]
         self._calls += 1
-        with quiet():
+        # autograd and the mode itself are out of the way already in here
+        with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS):
             for event, part in zip(events, parts, strict=True):
                 self._note_reads(event, plan, part)
             kept = self._keep_inputs(func, plan, events, args, kwargs)
@@ -104,7 +104,7 @@ class TraceMode(TorchDispatchMode):
         except Exception as error:
             events[0].error = f"{type(error).__name__}: {error}"
             raise
-        with quiet():
+        with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS):
             self._note_results(plan, events, parts, out)
             if kept is not None:
                 kept.outputs = [t.detach().clone() for _, t in _tensors("out", out)]
@@ -135,8 +135,8 @@ class TraceMode(TorchDispatchMode):
 
     def _link_to_graph(self, event: Event) -> None:
         """Tie a backward op to its forward op by autograd's sequence numbers (DESIGN rule 5)."""
-        node = torch._C._current_autograd_node()
-        number = torch.autograd._get_sequence_nr() - 1
+        node: Any = torch._C._current_autograd_node()
+        number = torch._C._autograd._get_sequence_nr() - 1
         if node is None:
             self._owners.setdefault(number, event.index)
             return

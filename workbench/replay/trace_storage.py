@@ -78,14 +78,14 @@ class StorageRecord:
 def region_of(tensor: Tensor) -> Region:
     """Return the bytes a strided tensor covers."""
     size = tensor.element_size()
-    start = tensor.storage_offset() * size
-    count_ = tensor.numel()
-    if count_ == 0:
+    start = int(tensor.storage_offset()) * size
+    elements = tensor.numel()
+    if elements == 0:
         return Region(start, start, True)
     reach = 1
     for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        reach += (length - 1) * stride
-    return Region(start, start + reach * size, count_ >= reach)
+        reach += (int(length) - 1) * int(stride)
+    return Region(start, start + reach * size, elements >= reach)
 
 
 class StorageLog:

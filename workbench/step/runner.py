@@ -297,7 +297,8 @@ class StepRunner:
 
     def _logging(self, unit: Unit) -> None:
         del unit
-        loss = self.loss_value
+        with self._gate_context():
+            loss = self.loss_value
         if loss is not None:
             self.step.log(loss, self.values.outputs[-1], self.model)
 

@@ -12,7 +12,7 @@ _SUMS = frozenset("add add_ sub sub_".split())
 
 
 def _rule(case: Case) -> bool:
-    if not case.base not in _SUMS or case.range != "overflow":
+    if case.base not in _SUMS or case.range != "overflow":
         return False
     dtype = getattr(torch, case.dtype, None)
     if dtype is None or not dtype.is_floating_point:

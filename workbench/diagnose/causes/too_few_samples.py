@@ -18,7 +18,7 @@ def _rule(case: Case) -> bool:
         if (event.writes and event.writes[0].stats)
         else 1
     )
-    return value.numel() <= outputs
+    return int(value.numel()) <= outputs
 
 
 def _explain(case: Case) -> str:
