@@ -161,7 +161,8 @@ def _text(value: Any) -> str:
 def _integers(values: Any, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
     if values is None:
         return np.zeros(len(rows), dtype=np.int64)
-    return np.asarray(values)[rows].astype(np.int64)
+    # A trace writes -1 where a tensor has no statistics at all.
+    return np.maximum(np.asarray(values)[rows].astype(np.int64), 0)
 
 
 def _floats(values: Any, rows: npt.NDArray[np.intp]) -> FloatArray:

@@ -26,7 +26,7 @@ from workbench.charts.words import KIND_WORDS, KINDS, number
 
 CHART_ID = "wb-timeline"
 Ledger = Sequence[Mapping[str, Any]]
-_GAP = 0.035
+_GAP = 0.07
 _SKIP_WORDS = {"scaler": "update skipped by the loss scaler", "gate": "update withheld by the gate"}
 
 
@@ -178,7 +178,7 @@ def _layout(view: TimelineView, theme: style.Theme, height: int) -> dict[str, An
     first, last = view.steps[0], view.steps[-1]
     pad = max(0.5, (last - first) * 0.015)
     shared.update(
-        margin={"l": 78, "r": 16, "t": 22, "b": 36},
+        margin={"l": 64, "r": 16, "t": 26, "b": 40},
         meta={"id": CHART_ID, "title": title(view)},
         xaxis=style.axis(
             theme,
@@ -195,8 +195,7 @@ def _layout(view: TimelineView, theme: style.Theme, height: int) -> dict[str, An
     for row, series in enumerate(view.series):
         top = 1 - row * size
         shared[f"yaxis{row + 1 if row else ''}"] = _row_axis(series, top, size - _GAP, theme)
-        if not series.recorded:
-            shared["annotations"].append(_not_recorded(row, series, theme))
+        shared["annotations"].append(_row_title(series, top, theme))
     if view.incident is not None:
         shared["shapes"].append(
             {
@@ -233,25 +232,35 @@ def _row_axis(series: Series, top: float, size: float, theme: style.Theme) -> di
         "domain": [max(0.0, top - size), min(1.0, top)],
         "range": [math.log10(value) for value in span] if series.log else span,
         "nticks": 4,
-        "title": {"text": WORDS[series.name], "font": {"size": 12}},
+        # 65,536 and 0.0003 read faster than powers; far from 1 they do not
+        "exponentformat": "none" if _readable(series) else "power",
+        "separatethousands": True,
         "anchor": "x",
     }
     if series.log:
-        settings.update(type="log", exponentformat="power")
+        settings.update(type="log")
     if not series.recorded:
         settings.update(showticklabels=False, showgrid=False)
     return style.axis(theme, **settings)
 
 
-def _not_recorded(row: int, series: Series, theme: style.Theme) -> dict[str, Any]:
+def _readable(series: Series) -> bool:
+    size = max(abs(series.low), abs(series.high))
+    return 1e-4 <= size < 1e7
+
+
+def _row_title(series: Series, top: float, theme: style.Theme) -> dict[str, Any]:
+    missing = "" if series.recorded else ": not recorded"
     return {
-        "text": f"{WORDS[series.name]}: not recorded",
+        "text": f"{WORDS[series.name]}{missing}",
         "xref": "paper",
-        "x": 0.5,
-        "yref": _axis_name(row),
-        "y": place_at(series, 0.5),
+        "x": 0,
+        "xanchor": "left",
+        "yref": "paper",
+        "y": min(1.0, top),
+        "yanchor": "bottom",
         "showarrow": False,
-        "font": {"size": 12, "color": style.PALETTES[theme].muted},
+        "font": {"size": 12, "color": style.PALETTES[theme].ink},
     }
 
 

@@ -81,7 +81,7 @@ def listed(items: Sequence[str], limit: int = 6) -> str:
 
 _VERDICTS = {
     "bitwise": "Replayed exactly: same loss bits, same non-finite values.",
-    "same_mask": "Replayed: the same elements are non-finite; finite values differ slightly.",
+    "same_mask": "Replayed: the same elements are non-finite; finite values differ.",
     "same_class": "Replayed in kind: the same tensor goes non-finite in the same way, "
     "at other positions.",
     "same_alert": "Replayed: the same alert, all values finite.",
@@ -101,9 +101,9 @@ def verdict(reproduction: Mapping[str, Any] | None) -> str:
     value = (reproduction or {}).get("verdict")
     if reproduction is None or value is None:
         return "Not replayed yet."
-    text = _VERDICTS.get(str(value), f"Verdict: {value}.")
+    text = str(reproduction.get("sentence") or "") or _VERDICTS.get(str(value), f"{value}.")
     differences = [_difference(d) for d in reproduction.get("differences") or []]
-    if differences and value in ("not_reproduced", "unverifiable"):
+    if differences and value in ("not_reproduced", "unverifiable") and text in _VERDICTS.values():
         text = f"{text[:-1]}: {'; '.join(differences[:3])}."
     survives = reproduction.get("survives_instrumentation")
     if survives is True and value != "not_reproduced":

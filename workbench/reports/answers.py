@@ -7,16 +7,13 @@ to be so.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from workbench.charts.words import KIND_WORDS, listed, number, result, verdict
+from workbench.charts.words import number, result
 from workbench.reports.incident import Incident
 
 NEEDS_REPLAY = "Needs a replay, which was not run."
-# The stages at and after which the optimizer may have written.
-_AFTER_UPDATE = ("update", "after_update", "logging")
-_BAD_KINDS = {"nan": "NaN", "+inf": "+Inf", "-inf": "−Inf", **KIND_WORDS}
 
 
 def title(incident: Incident) -> str:
@@ -43,25 +40,25 @@ def when(incident: Incident) -> str:
     return f"{moment.day} {moment:%b %Y, %H:%M} UTC"
 
 
+_TONES = {"✕": "bad", "!": "alert", "·": ""}
+
+
 def headline(incident: Incident) -> tuple[str, str]:
     """What happened, in one sentence, and its tone: ``bad``, ``alert`` or empty."""
-    tone = {"nonfinite": "bad", "alert": "alert"}.get(incident.kind, "")
-    lines = list((incident.findings or {}).get("summary") or [])
-    if lines:
-        if incident.findings and not origins(incident) and not needs_replay(incident):
-            tone = ""
-        return str(lines[0]), tone
-    return _recorded_headline(incident), tone
+    line = incident.summary[0] if incident.summary else ""
+    glyph, _, rest = line.partition(" ")
+    if glyph in _TONES:
+        return rest, _TONES[glyph]
+    return line, {"nonfinite": "bad", "alert": "alert"}.get(incident.kind, "")
 
 
-def _recorded_headline(incident: Incident) -> str:
-    bad = incident.first_bad
-    if bad is None:
-        return f"Step {number(incident.step)} was captured on request; nothing was caught."
-    if bad.get("message"):
-        return str(bad["message"])
-    kind = _BAD_KINDS.get(str(bad.get("kind", "nan")), "not finite")
-    return f"{bad.get('tensor', 'A tensor')} became {kind} in {words(bad.get('stage'))}."
+def line(incident: Incident, label: str) -> str:
+    """One of the lines Why, Sure?, Reach and Resume of the summary, without its label."""
+    for text in incident.summary[1:]:
+        head, _, rest = text.partition(" ")
+        if head.rstrip(":") == label:
+            return rest.strip()
+    return ""
 
 
 def words(stage: Any) -> str:
@@ -108,40 +105,15 @@ def origin_place(origin: Mapping[str, Any]) -> str:
 
 def contaminated(incident: Incident) -> str:
     """What holds a bad value now."""
-    found = (incident.findings or {}).get("contamination")
-    if not isinstance(found, Mapping):
-        return f"Not known. {NEEDS_REPLAY}"
-    parts = []
-    for name in ("parameters", "optimizer_state", "buffers", "checkpoints"):
-        value = found.get(name)
-        if isinstance(value, Sequence) and not isinstance(value, str) and value:
-            items = [item_name(item) for item in value]
-            parts.append(f"{number(len(items))} {words(name)}: {listed(items, 4)}")
-        elif isinstance(value, str) and value:
-            parts.append(f"{words(name)}: {value}")
-        elif value is None:
-            parts.append(f"{words(name)}: not known")
-    if found.get("collective"):
-        parts.append("the gradient collective carried it to other ranks")
-    if parts:
-        return f"{'; '.join(parts)}."
-    nothing = "No bad value found in parameters, optimizer state, buffers or checkpoints."
-    return f"{nothing} {_stopped(incident)}".strip()
+    return line(incident, "Reach") or "Not known."
 
 
 def item_name(item: Any) -> str:
-    """The name of something a list of findings holds."""
+    """A sentence for, or the name of, something a list of findings holds."""
     if isinstance(item, Mapping):
-        return str(item.get("name") or item.get("path") or item.get("tensor") or dict(item))
+        named = (item.get(key) for key in ("sentence", "name", "path", "op"))
+        return str(next((name for name in named if name), "unnamed"))
     return str(item)
-
-
-def _stopped(incident: Incident) -> str:
-    done = [o.get("updated") for o in incident.record.get("optimizers") or ()]
-    stage = (incident.first_bad or {}).get("stage")
-    if done and not any(done) and stage not in _AFTER_UPDATE:
-        return "The step ended before the update."
-    return ""
 
 
 def ranks(incident: Incident) -> str:
@@ -159,7 +131,7 @@ def ranks(incident: Incident) -> str:
 
 def reproduced(incident: Incident) -> str:
     """What a replay under the recorded conditions showed."""
-    return verdict((incident.findings or {}).get("reproduction"))
+    return line(incident, "Sure?") or "Not replayed yet."
 
 
 def prevent(incident: Incident) -> str:
@@ -169,38 +141,32 @@ def prevent(incident: Incident) -> str:
     if gone:
         best = gone[0]
         placebo = best.get("placebo")
-        control = f" The same kind of change elsewhere: {placebo}." if placebo else ""
+        control = f" The same change elsewhere: {result(str(placebo))}" if placebo else ""
         return (
-            f"Try: {best.get('intervention')}. Tried here as a diagnostic: "
-            f"{result(str(best.get('result'))).lower()[:-1]}.{control}"
+            f"Try: {best.get('intervention')}. Tried as a diagnostic: "
+            f"{result(str(best.get('result')))}{control}"
         )
     fixes = [str(origin["fix"]) for origin in origins(incident) if origin.get("fix")]
     if fixes:
         return f"Try: {fixes[0].rstrip('.')}. Not tried here."
-    if incident.findings is None or needs_replay(incident):
+    if needs_replay(incident):
         return NEEDS_REPLAY
+    if not origins(incident):
+        return "Nothing to prevent was found."
     return "Nothing was tried that made the failure go away."
 
 
 def resume(incident: Incident) -> str:
     """Where training can be taken up again."""
-    for line in (incident.findings or {}).get("summary") or []:
-        head, _, rest = str(line).partition(" ")
-        if head.rstrip(":") == "Resume":
-            return rest.strip().removeprefix("from ").strip()
-    parent = incident.record.get("checkpoint_parent")
-    if parent:
-        return f"{parent} is the checkpoint this run says it came from; it was not scanned here."
-    return "No checkpoint is named in the record."
+    return line(incident, "Resume") or "Not known."
 
 
 def not_shown(incident: Incident) -> str:
     """What this report does not establish."""
     data = incident.findings or {}
     limits = [str(item).rstrip(".") for item in data.get("limits") or []]
-    for tried in data.get("counterfactuals") or []:
-        if tried.get("does_not_establish"):
-            limits.append(str(tried["does_not_establish"]).rstrip("."))
+    tried = [item.get("does_not_establish") for item in data.get("counterfactuals") or []]
+    limits += [str(text).rstrip(".") for text in tried if text]
     if not limits:
         limits = ["Steps before and after this one; other seeds; other data"]
     return f"{'. '.join(dict.fromkeys(limits[:3]))}."

@@ -43,7 +43,7 @@ def steps(items: Sequence[Sequence[str]], label: str) -> Block:
 
 
 def facts(rows: Sequence[tuple[str, str, str]]) -> Block:
-    """Rows of ``(name, text, anchor)``; the anchor names the section with the evidence, or is empty."""
+    """Rows of ``(name, text, anchor)``; the anchor is that of the section with the evidence."""
     return {"type": "facts", "rows": [list(row) for row in rows]}
 
 

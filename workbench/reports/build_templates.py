@@ -1,4 +1,4 @@
-"""Build the template notebooks from their percent scripts: ``python -m workbench.reports.build_templates``.
+"""Build the template notebooks: ``python -m workbench.reports.build_templates``.
 
 A percent script is a Python file whose cells start with ``# %%``. It is what people edit and
 review; the notebook is what papermill runs. ``--check`` only says whether both agree.
@@ -15,7 +15,7 @@ from workbench.errors import CheckFailedError, UsageError
 from workbench.numerics import jsonio
 from workbench.reports.templates import template_root
 
-_START = re.compile(r"# %%(?: \[(?P<kind>markdown)\])?(?: (?P<name>[a-z0-9-]+))?(?P<tags>.*)")
+_START = re.compile(r"# %%(?: \[(?P<kind>markdown)\])?(?: (?P<name>[a-z0-9-]+))?(?P<tags>(?: tags=\[.*\])?)")
 _TAGS = re.compile(r'tags=\["([a-z-]+)"\]')
 
 

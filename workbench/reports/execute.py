@@ -172,6 +172,8 @@ def _kernel() -> Iterator[None]:
                 "-f",
                 "{connection_file}",
                 "--HistoryManager.enabled=False",
+                # at WARNING it says on stderr that a local socket is not encrypted
+                "--IPKernelApp.log_level=40",
             ],
             "display_name": "Python of this report",
             "language": "python",

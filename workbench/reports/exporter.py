@@ -18,7 +18,7 @@ class WorkbenchExporter(Exporter):
     def _file_extension_default(self) -> str:
         return ".html"
 
-    def from_notebook_node(
+    def from_notebook_node(  # type: ignore[override]
         self, nb: Any, resources: Any = None, **kw: Any
     ) -> tuple[str, dict[str, Any]]:
         """Write the page.

@@ -1,4 +1,4 @@
-"""The facts a report is made from: the bundle, its findings and its trace, wherever they come from."""
+"""The facts a report is made from: the bundle, its findings and its trace."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from workbench.charts.arrays import TableLike
 from workbench.errors import BundleError, WorkbenchError
+from workbench.numerics import jsonio
 
 
 @dataclass
@@ -28,6 +29,7 @@ class Incident:
         manifest: Other facts of the manifest: run, step, rank, world, created, sealed, notes.
         findings: ``workbench.findings/1``, or None when there are none.
         findings_text: The same as JSON text.
+        summary: The five lines: headline, Why, Sure?, Reach, Resume.
         origin_note: Where the findings come from, in one sentence.
         layers: Ranges of the traced replay, or None.
         events: Ops of the traced replay, or None.
@@ -49,6 +51,7 @@ class Incident:
     manifest: dict[str, Any] = field(default_factory=dict)
     findings: dict[str, Any] | None = None
     findings_text: str = ""
+    summary: list[str] = field(default_factory=list)
     origin_note: str = ""
     layers: TableLike | None = None
     events: TableLike | None = None
@@ -103,7 +106,13 @@ def load_incident(
     Raises:
         BundleError: The bundle is damaged, hostile or newer.
     """
-    from workbench.evidence import environment, environment_differences, open_bundle
+    from workbench.evidence import (
+        environment,
+        environment_differences,
+        open_bundle,
+        summary_facts,
+        summary_lines,
+    )
 
     opened = open_bundle(bundle)
     manifest = opened.manifest
@@ -124,6 +133,7 @@ def load_incident(
             for name in ("run_id", "step", "rank", "world", "created", "sealed", "notes", "dropped")
         },
     )
+    incident.summary = summary_lines(summary_facts(opened))
     incident.ledger = _optional(opened.ledger, [])
     incident.environment = _optional(opened.environment, {})
     if incident.environment:
@@ -141,55 +151,78 @@ def _optional(read: Any, default: Any) -> Any:
 
 
 def _add_findings(incident: Incident, opened: Any, step: str | None, trust: str | None) -> None:
-    from workbench.diagnose import Findings, diagnose
+    from workbench.diagnose import diagnose
 
-    saved = _saved(Findings, opened)
+    saved = saved_findings(opened)
     asked = step is not None or trust is not None
-    if saved is not None and not (asked and _needs_replay(saved.data)):
-        _use(incident, saved)
-        _add_saved_trace(incident, opened.findings_dir / "trace")
-        incident.origin_note = "Findings saved beside the bundle, made from exactly this bundle."
+    if saved is not None and not (asked and not _replayed(saved[0])):
+        incident.findings, incident.layers, incident.events, where = saved
+        incident.findings_text = jsonio.dumps(incident.findings)
+        incident.summary = [str(line) for line in incident.findings.get("summary") or []]
+        incident.origin_note = f"Findings saved {where}, made from exactly this bundle."
         return
     try:
         made = diagnose(opened, step=step, trust=trust)
     except WorkbenchError as error:
         incident.origin_note = f"Diagnosis did not run here. {error} Recorded evidence is shown."
         return
-    _use(incident, made)
-    if made.trace is not None:
-        incident.layers, incident.events = made.trace.layers, made.trace.events
-    replayed = not _needs_replay(made.data)
+    incident.findings, incident.findings_text = dict(made.data), made.to_json()
+    incident.summary = list(made.summary)
+    incident.layers, incident.events = made.layers, made.events
     incident.origin_note = (
         "Findings made for this report, by a replay on this machine."
-        if replayed
+        if _replayed(made.data)
         else "Findings from the record alone: the step's code was not run for this report."
     )
 
 
-def _saved(findings: Any, opened: Any) -> Any:
+Saved = tuple[dict[str, Any], TableLike | None, TableLike | None, str]
+
+
+def saved_findings(opened: Any) -> Saved | None:
+    """Findings that were saved beside the bundle or packed with it, and are about its very bytes.
+
+    Returns:
+        The findings, the tables of ranges and of ops (or None), and where they were.
+    """
+    folder = opened.findings_dir
+    found = _about(opened, _optional(lambda: _read(folder / "findings.json"), None))
+    if found is not None:
+        layers, events = (_table(folder / "trace", name) for name in ("layers", "events"))
+        return found, layers, events, "beside the bundle"
+    packed = _optional(lambda: jsonio.loads(opened.read_packed_findings(_PACKED)), None)
+    found = _about(opened, packed)
+    if found is None:
+        return None
+    layers, events = (_table(opened, f"findings/trace/{name}") for name in ("layers", "events"))
+    return found, layers, events, "with the packed bundle"
+
+
+_PACKED = "findings/findings.json"
+
+
+def _read(path: Path) -> Any:
     try:
-        saved = findings.load(opened)
-    except (WorkbenchError, OSError):
+        return jsonio.loads(path.read_bytes())
+    except OSError as error:
+        raise BundleError(f"The findings {str(path)!r} cannot be read ({error}).") from error
+
+
+def _about(opened: Any, data: Any) -> dict[str, Any] | None:
+    """The findings, if they are findings of this bundle."""
+    if not isinstance(data, dict) or data.get("schema") != "workbench.findings/1":
         return None
-    if saved is None or saved.data.get("bundle", {}).get("digest") != opened.digest:
-        return None
-    return saved
+    named = data.get("bundle")
+    same = isinstance(named, dict) and named.get("digest") == opened.digest
+    return data if same else None
 
 
-def _needs_replay(data: Mapping[str, Any]) -> bool:
-    return not (data.get("reproduction") or {}).get("verdict")
-
-
-def _use(incident: Incident, findings: Any) -> None:
-    incident.findings = dict(findings.data)
-    incident.findings_text = str(findings.to_json())
-
-
-def _add_saved_trace(incident: Incident, directory: Path) -> None:
+def _table(source: Any, name: str) -> TableLike | None:
     from workbench.evidence import read_table
 
-    for name in ("layers", "events"):
-        try:
-            setattr(incident, name, read_table(directory, name))
-        except (BundleError, OSError):
-            continue  # no saved trace: the ranges section says so
+    table: TableLike | None = _optional(lambda: read_table(source, name), None)
+    return table
+
+
+def _replayed(data: Mapping[str, Any]) -> bool:
+    return bool((data.get("reproduction") or {}).get("verdict"))

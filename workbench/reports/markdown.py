@@ -15,6 +15,7 @@ _HEADING = re.compile(r"(#{1,6})\s+(.*?)\s*#*\s*")
 _BULLET = re.compile(r"[-*]\s+(.*)")
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]*)\)")
 _STRONG = re.compile(r"\*\*(.+?)\*\*")
+_EMPHASIS = re.compile(r"\*(.+?)\*")
 _CODE = re.compile(r"`([^`]+)`")
 
 
@@ -54,6 +55,7 @@ def _inline(text: str) -> Markup:
     out = str(escape(text))
     out = _CODE.sub(r"<code>\1</code>", out)
     out = _STRONG.sub(r"<strong>\1</strong>", out)
+    out = _EMPHASIS.sub(r"<em>\1</em>", out)
     out = _LINK.sub(_link, out)
     return Markup(out)  # noqa: S704 - escaped above; only the marks of this module were added
 

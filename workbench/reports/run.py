@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import inspect
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -54,7 +55,7 @@ def report(
         BundleError: The bundle is damaged or hostile.
         CannotRunError: A cell failed; the page with what ran has been written, under a banner.
     """
-    path = Path(getattr(bundle, "path", bundle))
+    path = _one_path(bundle)
     found = find_template(template)
     values = check_parameters(found, _values(found, path, parameters, step, trust))
     digest = _digest(bundle)
@@ -72,6 +73,15 @@ def report(
     if execution.failed:
         raise _error(execution, target)
     return target
+
+
+def _one_path(bundle: Any) -> Path:
+    if isinstance(bundle, (list, tuple)):
+        raise UsageError(
+            f"A report is about one bundle, and {len(bundle)} were given, the first of them "
+            f"{str(bundle[0])!r}. Make one report for each, or group them first: workbench triage"
+        )
+    return Path(getattr(bundle, "path", bundle))
 
 
 def _values(
@@ -162,13 +172,12 @@ def _describe(
 
 
 def _command(template: Template, shown: Mapping[str, Any], name: str) -> str:
-    parts = ["workbench report", name]
+    parts = ["workbench report", shlex.quote(name)]
     if template.name != "incident":
-        parts.append(f"--template {template.name}")
-    for key in ("step", "trust"):
-        if shown.get(key):
-            parts.append(f"--{key} {shown[key]}")
-    parts += [f"-p {k}={v}" for k, v in shown.items() if k not in ("bundle", "step", "trust")]
+        parts.append(f"--template {shlex.quote(template.name)}")
+    parts += [f"--{k} {shlex.quote(str(shown[k]))}" for k in ("step", "trust") if shown.get(k)]
+    rest = {k: v for k, v in shown.items() if k not in ("bundle", "step", "trust")}
+    parts += [f"-p {name} {shlex.quote(str(value))}" for name, value in sorted(rest.items())]
     return " ".join(parts)
 
 

@@ -34,6 +34,8 @@ _NO_RANGES = (
     "Make it again with the step's code: workbench report BUNDLE --step package.module:Name"
 )
 
+_NOTHING_WRONG = "No origin: no non-finite value was followed to anything that the step uses."
+
 
 def first_screen(incident: Incident) -> Section:
     """The answer in sentences, how it happened, and the chart that shows it."""
@@ -96,10 +98,11 @@ def origin(incident: Incident) -> Section:
     shown: list[Block] = [blocks.paragraph(incident.origin_note, "muted")]
     found = answers.origins(incident)
     if not found:
-        missing = answers.NEEDS_REPLAY if answers.needs_replay(incident) else _nothing_wrong(data)
+        missing = answers.NEEDS_REPLAY if answers.needs_replay(incident) else _NOTHING_WRONG
         shown.append(blocks.paragraph(missing))
+        shown.append(blocks.paragraph(f"Why: {answers.line(incident, 'Why')}"))
     for item in found:
-        shown += _one_origin(item, numbered=len(found) > 1)
+        shown += _one_origin(incident, item, numbered=len(found) > 1)
     links = answers.chain(incident)
     if links:
         shown += [blocks.heading("Chain"), blocks.steps(links, "")]
@@ -112,12 +115,7 @@ def origin(incident: Incident) -> Section:
     return Section("origin", shown)
 
 
-def _nothing_wrong(data: Mapping[str, Any]) -> str:
-    lines = [str(line) for line in data.get("summary") or []]
-    return lines[0] if lines else "No origin: no non-finite value reached anything that is used."
-
-
-def _one_origin(item: Mapping[str, Any], *, numbered: bool) -> list[Block]:
+def _one_origin(incident: Incident, item: Mapping[str, Any], *, numbered: bool) -> list[Block]:
     place = answers.origin_place(item)
     tensor = item.get("tensor") or {}
     positions = tensor.get("positions") or {}
@@ -128,6 +126,7 @@ def _one_origin(item: Mapping[str, Any], *, numbered: bool) -> list[Block]:
         ("Why", str(item.get("explanation") or "")),
         ("Range", _range_words(item)),
         ("Tensor", _tensor_words(tensor, positions)),
+        ("Samples", _sample_words(incident, positions)),
         ("Backward of", str(item.get("forward_op") or "")),
         ("Autograd node", str(item.get("autograd_node") or "")),
         ("Fix to try", str(item.get("fix") or "")),
@@ -135,6 +134,20 @@ def _one_origin(item: Mapping[str, Any], *, numbered: bool) -> list[Block]:
     kept = tuple(row for row in rows if row[1])
     heading = [blocks.heading(place)] if numbered else []
     return [*heading, blocks.table(Rows("", ("Fact", "Value"), kept))]
+
+
+def _sample_words(incident: Incident, positions: Mapping[str, Any]) -> str:
+    """Which samples hold the bad values: training data's names, shown only when asked for."""
+    places = list(positions.get("samples") or [])
+    if not incident.show_samples or not places:
+        return ""
+    ids = incident.record.get("sample_ids")
+    names = [
+        str(ids[place])
+        for place in places
+        if isinstance(ids, list) and isinstance(place, int) and 0 <= place < len(ids)
+    ]
+    return ", ".join(names or [f"position {number(place)}" for place in places])
 
 
 def _range_words(item: Mapping[str, Any]) -> str:
@@ -167,7 +180,7 @@ def counterfactuals(incident: Incident) -> Section:
         (
             str(item.get("intervention") or ""),
             result(str(item.get("result"))),
-            str(item.get("placebo") or "not run"),
+            result(str(item["placebo"])) if item.get("placebo") else "Not run.",
             str(item.get("establishes") or ""),
             str(item.get("does_not_establish") or ""),
         )
@@ -210,8 +223,13 @@ def environment(incident: Incident) -> Section:
         shown.append(blocks.table(Rows(caption, ("Field", "Recorded", "Here"), rows)))
     elif incident.environment:
         shown.append(blocks.paragraph("Recorded and made under equal environments."))
-    shown.append(_pairs("Original conditions: every setting a replay can change.",
-                        incident.conditions, "Condition"))
+    shown.append(
+        _pairs(
+            "Original conditions: every setting a replay can change.",
+            incident.conditions,
+            "Condition",
+        )
+    )
     shown.append(_pairs("What the step was recorded on.", incident.environment, "Field"))
     shown.append(_pairs("How far the bundle allows a replay.", incident.completeness, "Goal"))
     return Section("environment", [block for block in shown if block.get("rows") != []])
@@ -238,16 +256,22 @@ def check(incident: Incident) -> Section:
     """How a reader can check every claim: digests, command, versions, device, author."""
     import torch
 
-    device = str(incident.here.get("device") or incident.conditions.get("device") or "cpu")
+    versions = (
+        f"nonfinite-workbench {__version__}, torch {torch.__version__}, "
+        f"Python {platform.python_version()}"
+    )
+    devices = [str(device.get("name")) for device in incident.here.get("devices") or []]
     rows = [
         ("Bundle", incident.name),
         ("Bundle digest", incident.digest),
         ("Reproduced", answers.reproduced(incident)),
         ("Findings", incident.origin_note),
         ("Recorded device", str(incident.conditions.get("device", ""))),
-        ("Device of this report", device),
-        ("Versions", f"nonfinite-workbench {__version__}, torch {torch.__version__}, "
-                     f"Python {platform.python_version()}"),
+        ("Device of this report", ", ".join(devices) or "cpu"),
+        (
+            "Versions",
+            versions,
+        ),
         ("Samples", "shown as asked for" if incident.show_samples else "sample values not shown"),
         ("Author", incident.about.get("author") or "not named"),
     ]

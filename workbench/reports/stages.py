@@ -36,7 +36,8 @@ def _stage(
 ) -> tuple[str, str]:
     if stage == caught:
         return _GLYPHS["bad"], _caught(incident)
-    later = caught in STAGES and STAGES.index(stage) > STAGES.index(caught)  # type: ignore[arg-type]
+    order = [str(name) for name in STAGES]
+    later = caught in order and order.index(stage) > order.index(str(caught))
     if events is None:
         return _GLYPHS["unknown"], "Came after the gate." if later else "No gate tripped."
     found = _in_events(events, stage)

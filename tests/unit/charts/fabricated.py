@@ -190,11 +190,92 @@ def findings(*, hostile=False, digest="sha256:" + "3f2a91c4" * 8):
         "step_order": [],
         "alerts": [],
         "summary": [
-            f"{where}: The loss became NaN. Born at aten.mul.Tensor in loss, train.py:31.",
-            "Why: log of zero: softmax rounded 3 of 8,192 probabilities to 0.",
-            "Sure?: Replayed exactly: same loss bits, same non-finite values.",
-            "Reach: Stopped before the update.",
-            "Resume: checkpoint-18000 (committed).",
+            f"✕ The loss became NaN. Born at aten.mul.Tensor in {where}, train.py:31.",
+            "Why     log of zero: softmax rounded 3 of 8,192 probabilities to 0.",
+            "Sure?   Replayed exactly: same loss bits, same non-finite values.",
+            "Reach   Stopped before the update: no parameter or checkpoint holds a bad value.",
+            "Resume  checkpoint-18000 (committed). Before that, try: log_softmax.",
         ],
         "limits": ["Nothing is known about other seeds."],
     }
+
+
+def write_bundle(directory, *, hostile=False, with_findings=True, layers=40):
+    """A sealed bundle on disk, and findings with their trace beside it."""
+    from workbench.diagnose import Findings
+    from workbench.evidence import (
+        BundleWriter,
+        Conditions,
+        FirstBad,
+        Table,
+        environment,
+        open_bundle,
+    )
+
+    data = findings(hostile=hostile)
+    bad = data["first_bad"]
+    writer = BundleWriter(directory, "run7-step00018342")
+    writer.manifest.id = "0123456789abcdef"
+    writer.add_lines("ledger.jsonl", ledger())
+    recorded = environment()
+    recorded["devices"] = [{"name": HOSTILE if hostile else "NVIDIA H100", "capability": "9.0"}]
+    recorded["host"] = "0123456789ab"
+    writer.add_json("environment.json", recorded)
+    writer.publish(
+        run_id=bad["run_id"],
+        step=bad["step"],
+        world=8,
+        created="2025-11-12T07:52:00Z",
+        first_bad=FirstBad(
+            **bad,
+            sink="loss",
+            kind="nan",
+            counts={"nan": 1, "pos_inf": 0, "neg_inf": 0, "finite": 0},
+        ),
+        conditions=Conditions(device="cuda:0", autocast="float16", scale=16384.0),
+        completeness={
+            "forward_loss": "complete",
+            "backward": "complete",
+            "update": "missing optimizer state",
+            "trajectory": "not kept",
+        },
+    )
+    path = writer.seal()
+    if with_findings:
+        bundle = open_bundle(path)
+        data["bundle"] = {"id": bundle.id, "digest": bundle.digest, "kind": bundle.kind}
+        table = Table(layers_table(layers, hostile=hostile).columns)
+        gradients = layers_table(6, tensor="parameter_gradient", hostile=hostile, bad=False)
+        merged = {
+            name: np.concatenate([values, gradients.columns[name]])
+            if isinstance(values, np.ndarray)
+            else values + gradients.columns[name]
+            for name, values in table.columns.items()
+        }
+        merged["order"] = np.arange(len(merged["module"]))
+        Findings(data, Table(events_table().columns), Table(merged)).save(bundle.findings_dir)
+    return path
+
+
+def events_table():
+    """Four ops: three of forward, the last of the loss with one NaN."""
+    stages = ["forward", "forward", "forward", "loss"]
+    zeros = np.zeros(4, dtype=np.int64)
+    nan = zeros.copy()
+    nan[3] = 1
+    return FakeTable(
+        {
+            "event": np.arange(4),
+            "op": [
+                "aten.addmm.default",
+                "aten._softmax.default",
+                "aten.log.default",
+                "aten.mean.default",
+            ],
+            "stage": stages,
+            "nan": nan,
+            "pos_inf": zeros,
+            "neg_inf": np.asarray([0, 0, 3, 0]),
+            "finite": np.asarray([8192, 8192, 8189, 0]),
+        }
+    )
