@@ -59,8 +59,8 @@ class LowLevelStep:
         self._runner = RecordingRunner(recorder, self._session)
         self._runner.begin(self._batches or [None], self._session.step_index, clear_gradients=False)
         self._session.before_unit(Unit("input"))
-        self._unwatch = recorder.guard("autocast watch", self._watch_autocast) or self._unwatch
         recorder.check_input(self._session, self._runner, self._batches)
+        self._unwatch = recorder.guard("autocast watch", self._watch_autocast) or self._unwatch
         return self
 
     def micro_batch(self, i: int, batch: Any = None) -> None:

@@ -17,18 +17,17 @@ import torch
 
 from workbench.errors import NonFiniteError, UsageError
 from workbench.evidence.schema import FirstBad
-from workbench.record.alerts import Alert, AlertMonitor
-from workbench.record.incident import Incident, Written, safe_name
-from workbench.record.ledger import Ledger, freeze_first_bad
+from workbench.record.alerts import AlertMonitor
+from workbench.record.ending import any_updated, finish_step
+from workbench.record.incident import safe_name
+from workbench.record.ledger import Ledger
 from workbench.record.low_level import LowLevelStep
-from workbench.record.message import incident_text
 from workbench.record.policy import Action, Policy
-from workbench.record.record import grad_norm, make_record, sum_components
 from workbench.record.recovery import RecoveryRing
-from workbench.record.result import Skipped, StepResult
+from workbench.record.result import StepResult
 from workbench.record.running import RecordingRunner
 from workbench.record.session import Session
-from workbench.record.trip import Agree, Finding, Trip, alone, decide, make_trip
+from workbench.record.trip import Agree, Finding, alone, decide, make_trip
 from workbench.step.domains import check_domains
 from workbench.step.early import may_update_early
 from workbench.step.locate import step_reference
@@ -103,7 +102,7 @@ class Recorder:
         self.previous_scale: float | None = None
         self.first_bad: FirstBad | None = None
         self.bundles: list[Path] = []
-        self._bytes = 0
+        self.bytes_written = 0
         self._epochs: list[Any] = []
         self.generators: dict[str, torch.Generator] = {}
         self.may_update_early = may_update_early(step, model)
@@ -215,7 +214,7 @@ class Recorder:
     def _act(self, session: Session, runner: StepRunner, finding: Finding) -> None:
         """Freeze the first trip of the step and do what the policy says; the one place for it."""
         trip = make_trip(finding, self.run_id, session.step_index, self.rank)
-        updated = _updated(runner)
+        updated = any_updated(runner)
         if session.trip is None:
             session.trip = trip
             self.guard(
@@ -227,6 +226,7 @@ class Recorder:
         if not updated and not runner.values.withheld:
             runner.withhold_update()
         if action == "raise":
+            session.raising = True
             raise self._nonfinite_error(session, runner)
 
     def fail(self, session: Session, runner: StepRunner, unit: Unit, error: BaseException) -> None:
@@ -234,12 +234,12 @@ class Recorder:
         finding = Finding(unit, exception=error)
         if session.trip is None:
             session.trip = make_trip(finding, self.run_id, session.step_index, self.rank)
-            loss, updated = runner.loss_value, _updated(runner)
+            loss, updated = runner.loss_value, any_updated(runner)
             self.guard("freeze", lambda: session.settle(loss, unit.stage, updated))
         result = self.finish(session, runner)
         if result.incident is not None:
             error.add_note(f"workbench: the evidence of this step is in {result.incident}")
-        for failure in self._failed_in(session):
+        for failure in self.failed_in(session):
             error.add_note(f"workbench: while recording, {failure}")
 
     def _nonfinite_error(self, session: Session, runner: StepRunner) -> NonFiniteError:
@@ -247,111 +247,9 @@ class Recorder:
         path = None if result.incident is None else str(result.incident)
         return NonFiniteError(session.text, path)
 
-    # -- the end of a step ------------------------------------------------------------------------
-
     def finish(self, session: Session, runner: StepRunner) -> StepResult:
         """Write the ledger and, where there is a reason, the bundle; count the step."""
-        if session.finished is not None:
-            return session.finished
-        self.step_index = session.step_index + 1
-        skipped = _skipped_by(runner)
-        loss = runner.loss_value
-        written = self.guard("evidence", lambda: self._finish(session, runner, skipped))
-        result = StepResult(
-            loss=None if loss is None else float(loss),
-            grad_norm=self.guard("norm", lambda: grad_norm(runner)),
-            updated=_all_updated(runner),
-            skipped_by=skipped,
-            incident=None if written is None else written.path,
-            step=session.step_index,
-            loss_scale=runner.values.scale_before,
-            loss_components=self.guard("components", lambda: sum_components(runner)) or {},
-        )
-        session.finished = result
-        self.previous_scale = runner.values.scale_before
-        return result
-
-    def _finish(self, session: Session, runner: StepRunner, skipped: Skipped) -> Written | None:
-        loss = runner.loss_value
-        found = self.monitor.look(
-            skipped == "scaler",
-            runner.values.scale_after,
-            None if loss is None else float(loss),
-            grad_norm(runner),
-        )
-        alerts = [alert.as_dict() for alert in found]
-        record = make_record(self, session, runner, self.monitor.consecutive_skips, alerts)
-        self.guard("ledger", lambda: self.ledger.append(record))
-        trip = session.trip or self._alert_or_capture(session, runner, found)
-        written = None
-        if trip is not None:
-            session.settle(loss, None, _updated(runner))
-            self._freeze_first(trip, record)
-            written = self._write(session, runner, trip, alerts)
-            self._tell(session, runner, trip, written)
-        self.ring.add(session.step_index, session.snapshot, session.loss_bits)
-        return written
-
-    def _alert_or_capture(
-        self, session: Session, runner: StepRunner, alerts: Sequence[Alert]
-    ) -> Trip | None:
-        last = session.outcomes[-1].unit if session.outcomes else Unit("logging")
-        if alerts:
-            skip = next((o.unit for o in session.outcomes if o.status == "skip"), last)
-            first = FirstBad(
-                run_id=self.run_id,
-                step=session.step_index,
-                micro_step=skip.micro_step,
-                rank=self.rank,
-                stage=skip.stage,
-                tensor=alerts[0].name,
-                sink="alert",
-                kind="alert",
-                value=alerts[0].value,
-                message=alerts[0].message,
-            )
-            return Trip("alert", skip, first)
-        del runner
-        return None if session.capture is None else Trip("captured", last, None)
-
-    def _freeze_first(self, trip: Trip, record: Mapping[str, Any]) -> None:
-        if trip.kind != "nonfinite" or trip.first_bad is None or self.first_bad is not None:
-            return
-        self.first_bad = trip.first_bad
-        content = {"first_bad": trip.first_bad.as_dict(), "record": dict(record)}
-        self.guard("first bad", lambda: freeze_first_bad(self.directory, self.run_id, content))
-
-    def _write(
-        self, session: Session, runner: StepRunner, trip: Trip, alerts: Sequence[dict[str, Any]]
-    ) -> Written | None:
-        policy = self.policy
-        left = min(policy.max_bytes, policy.max_total_bytes - self._bytes)
-        if len(self.bundles) >= policy.max_bundles or left <= 0:
-            session.notes.append("no bundle: max_bundles or max_total_bytes of this run is reached")
-            return None
-        incident = Incident(self, session, trip, runner, alerts)
-        written = self.guard("bundle", lambda: incident.write(left))
-        if written is not None:
-            self.bundles.append(written.path)
-            self._bytes += written.size
-            session.completeness = incident.completeness
-        return written
-
-    def _tell(
-        self, session: Session, runner: StepRunner, trip: Trip, written: Written | None
-    ) -> None:
-        session.text = incident_text(
-            trip,
-            None if written is None else written.path,
-            0 if written is None else written.size,
-            not _updated(runner),
-            session.completeness,
-            [*self._failed_in(session), *session.notes],
-        )
-        if trip.kind == "captured":
-            logger.info("%s", session.text)
-        else:
-            logger.warning("%s", session.text)
+        return finish_step(self, session, runner)
 
     # -- small things -----------------------------------------------------------------------------
 
@@ -367,7 +265,8 @@ class Recorder:
             log("%s (step %d)", sentence, self.step_index, exc_info=not seen)
             return None
 
-    def _failed_in(self, session: Session) -> list[str]:
+    def failed_in(self, session: Session) -> list[str]:
+        """What failed inside the recorder during a step, each sentence once."""
         return list(dict.fromkeys(self.failures[session.failures_before :]))
 
     def is_deep_scan(self, step: int) -> bool:
@@ -418,21 +317,3 @@ def _ranks() -> tuple[int, int]:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1
-
-
-def _updated(runner: StepRunner) -> bool:
-    """Whether any optimizer step was asked for and not skipped by the scaler."""
-    return any(one.attempted and one.updated != "no" for one in runner.values.optimizer_records)
-
-
-def _all_updated(runner: StepRunner) -> bool:
-    records = runner.values.optimizer_records
-    return bool(records) and all(one.updated == "yes" for one in records)
-
-
-def _skipped_by(runner: StepRunner) -> Skipped:
-    if runner.values.withheld:
-        return "gate"
-    if any(one.skipped_by == "scaler" for one in runner.values.optimizer_records):
-        return "scaler"
-    return "none"

@@ -50,6 +50,7 @@ class Session:
         self.started = time.time()
         self.finished: StepResult | None = None
         self.text = ""
+        self.raising = False
         self.completeness: dict[str, str] = {}
         self.failures_before = len(recorder.failures)
         self.notes: list[str] = []

@@ -6,16 +6,19 @@ at their gate (unscaled, not clipped), random numbers after the last stage that 
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from workbench.numerics.digests import raw_parts, tensor_digest
-from workbench.step.names import named_parameters
+from workbench.step.gates import optimizer_state_tensors
+from workbench.step.names import named_buffers, named_parameters
 from workbench.step.rng import capture_rng
 
 if TYPE_CHECKING:
-    pass
+    from torch.optim import Optimizer
 
 
 def loss_bits(loss: Tensor) -> str:
@@ -36,3 +39,13 @@ def gradient_digests(model: nn.Module) -> dict[str, str]:
 def rng_digest() -> str:
     """sha256 over every random source as it is now; none is advanced."""
     return capture_rng().digest()
+
+
+def state_fingerprint(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> str:
+    """One digest over all parameters, buffers and optimizer state, names included."""
+    total = hashlib.sha256()
+    tensors: list[tuple[str, Tensor]] = [*named_parameters(model), *named_buffers(model)]
+    tensors += optimizer_state_tensors(model, optimizers)
+    for name, tensor in tensors:
+        total.update(f"{name}={tensor_digest(tensor)};".encode())
+    return total.hexdigest()

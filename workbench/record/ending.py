@@ -1,0 +1,175 @@
+"""The end of a recorded step: ledger, alerts, and the bundle where there is a reason for one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.evidence.schema import FirstBad
+from workbench.record.alerts import Alert
+from workbench.record.incident import Incident, Written
+from workbench.record.ledger import freeze_first_bad
+from workbench.record.message import incident_text
+from workbench.record.record import grad_norm, make_record, sum_components
+from workbench.record.result import Skipped, StepResult
+from workbench.record.session import Session
+from workbench.record.trip import Trip
+from workbench.step.runner import StepRunner
+from workbench.step.stages import Unit
+
+if TYPE_CHECKING:
+    from workbench.record.recorder import Recorder
+
+logger = logging.getLogger("workbench")
+
+
+def finish_step(recorder: Recorder, session: Session, runner: StepRunner) -> StepResult:
+    """End a step once: write what is to be written and count it.
+
+    Args:
+        recorder: The recorder.
+        session: The recorded step.
+        runner: The runner, with what the step computed.
+    """
+    if session.finished is not None:
+        return session.finished
+    recorder.step_index = session.step_index + 1
+    skipped = skipped_by(runner)
+    loss = runner.loss_value
+    written = recorder.guard("evidence", lambda: _record(recorder, session, runner, skipped))
+    session.finished = StepResult(
+        loss=None if loss is None else float(loss),
+        grad_norm=recorder.guard("norm", lambda: grad_norm(runner)),
+        updated=_all_updated(runner),
+        skipped_by=skipped,
+        incident=None if written is None else written.path,
+        step=session.step_index,
+        loss_scale=runner.values.scale_before,
+        loss_components=recorder.guard("components", lambda: sum_components(runner)) or {},
+    )
+    recorder.previous_scale = runner.values.scale_before
+    return session.finished
+
+
+def _record(
+    recorder: Recorder, session: Session, runner: StepRunner, skipped: Skipped
+) -> Written | None:
+    loss = runner.loss_value
+    found = recorder.monitor.look(
+        skipped == "scaler",
+        runner.values.scale_after,
+        None if loss is None else float(loss),
+        grad_norm(runner),
+    )
+    alerts = [alert.as_dict() for alert in found]
+    record = make_record(recorder, session, runner, recorder.monitor.consecutive_skips, alerts)
+    recorder.guard("ledger", lambda: recorder.ledger.append(record))
+    trip = session.trip or _alert(recorder, session, found) or _capture(session)
+    written = None
+    if trip is not None:
+        session.settle(loss, None, any_updated(runner))
+        _freeze_first(recorder, trip, record)
+        written = _write(recorder, session, runner, trip, alerts)
+        _tell(recorder, session, runner, trip, written)
+    recorder.ring.add(session.step_index, session.snapshot, session.loss_bits)
+    return written
+
+
+def _alert(recorder: Recorder, session: Session, alerts: Sequence[Alert]) -> Trip | None:
+    if not alerts:
+        return None
+    unit = next((o.unit for o in session.outcomes if o.status == "skip"), _last_unit(session))
+    first = FirstBad(
+        run_id=recorder.run_id,
+        step=session.step_index,
+        micro_step=unit.micro_step,
+        rank=recorder.rank,
+        stage=unit.stage,
+        tensor=alerts[0].name,
+        sink="alert",
+        kind="alert",
+        value=alerts[0].value,
+        message=alerts[0].message,
+    )
+    return Trip("alert", unit, first)
+
+
+def _capture(session: Session) -> Trip | None:
+    return None if session.capture is None else Trip("captured", _last_unit(session), None)
+
+
+def _last_unit(session: Session) -> Unit:
+    return session.outcomes[-1].unit if session.outcomes else Unit("logging")
+
+
+def _freeze_first(recorder: Recorder, trip: Trip, record: Mapping[str, Any]) -> None:
+    if trip.kind != "nonfinite" or trip.first_bad is None or recorder.first_bad is not None:
+        return
+    recorder.first_bad = trip.first_bad
+    content = {"first_bad": trip.first_bad.as_dict(), "record": dict(record)}
+    recorder.guard(
+        "first bad record",
+        lambda: freeze_first_bad(recorder.directory, recorder.run_id, content),
+    )
+
+
+def _write(
+    recorder: Recorder,
+    session: Session,
+    runner: StepRunner,
+    trip: Trip,
+    alerts: Sequence[dict[str, Any]],
+) -> Written | None:
+    policy = recorder.policy
+    left = min(policy.max_bytes, policy.max_total_bytes - recorder.bytes_written)
+    if len(recorder.bundles) >= policy.max_bundles or left <= 0:
+        session.notes.append("no bundle: this run has reached max_bundles or max_total_bytes")
+        return None
+    incident = Incident(recorder, session, trip, runner, alerts)
+    written = recorder.guard("bundle", lambda: incident.write(left))
+    if written is not None:
+        recorder.bundles.append(written.path)
+        recorder.bytes_written += written.size
+        session.completeness = incident.completeness
+    return written
+
+
+def _tell(
+    recorder: Recorder,
+    session: Session,
+    runner: StepRunner,
+    trip: Trip,
+    written: Written | None,
+) -> None:
+    session.text = incident_text(
+        trip,
+        None if written is None else written.path,
+        0 if written is None else written.size,
+        not any_updated(runner),
+        session.completeness,
+        [*recorder.failed_in(session), *session.notes],
+    )
+    if session.raising:  # the exception says it
+        return
+    level = logging.INFO if trip.kind == "captured" else logging.WARNING
+    logger.log(level, "%s", session.text)
+
+
+def any_updated(runner: StepRunner) -> bool:
+    """Whether any optimizer step was asked for and not skipped by the scaler."""
+    return any(one.attempted and one.updated != "no" for one in runner.values.optimizer_records)
+
+
+def _all_updated(runner: StepRunner) -> bool:
+    records = runner.values.optimizer_records
+    return bool(records) and all(one.updated == "yes" for one in records)
+
+
+def skipped_by(runner: StepRunner) -> Skipped:
+    """What withheld the update of a step."""
+    if runner.values.withheld:
+        return "gate"
+    if any(one.skipped_by == "scaler" for one in runner.values.optimizer_records):
+        return "scaler"
+    return "none"
