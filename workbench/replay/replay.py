@@ -135,7 +135,7 @@ class Replay:
         """
         session = self._open()
         unit = session.runner.next_unit
-        if unit is None or _raised(session):
+        if unit is None or session.raised:
             raise UsageError(
                 f"The step ended in '{session.outcomes[-1].unit.stage}', so there is nothing left "
                 "to run. Call reset() to start from the sealed state again."
@@ -197,7 +197,7 @@ class Replay:
         self.source.require(stage)
         session = self._open()
         stop = position_after(session.runner, stage)
-        while session.runner.position < stop and not _raised(session):
+        while session.runner.position < stop and not session.raised:
             self._advance(session)
         return self._state_of(stage)
 
@@ -267,11 +267,15 @@ class Replay:
     def _run_session(self, session: Session, until: Stage | None) -> None:
         unavailable = self.source.unavailable()
         runner = session.runner
-        stop = recorded_stop(runner, self.source) if until is None else _last(runner, until)
+        stop = (
+            recorded_stop(runner, self.source)
+            if until is None
+            else position_after(runner, until, last=True)
+        )
         while (unit := runner.next_unit) is not None:
-            if unit.stage in unavailable or _raised(session):
+            if unit.stage in unavailable or session.raised:
                 return
-            if runner.position >= stop and (until is not None or _tripped(session)):
+            if runner.position >= stop and (until is not None or session.tripped):
                 return
             self._advance(session)
 
@@ -347,19 +351,6 @@ def _index(stage: str) -> int:
 def _last_available(source: Source) -> str:
     missing = source.unavailable()
     return [stage for stage in STAGES if stage not in missing][-1]
-
-
-def _last(runner: Any, stage: Stage) -> int:
-    """Position after the last unit of a stage, with the gate that belongs to it."""
-    return position_after(runner, stage, last=True)
-
-
-def _raised(session: Session) -> bool:
-    return bool(session.outcomes) and session.outcomes[-1].exception is not None
-
-
-def _tripped(session: Session) -> bool:
-    return any(outcome.status == "bad" for outcome in session.outcomes)
 
 
 def _with_trace(reproduction: Reproduction, trace: Trace, source: Source) -> Reproduction:

@@ -99,7 +99,8 @@ class Session:
         with self._step_attributes():
             self.runner.begin(batches, self.source.step_index)
         # before forward can write into the batch
-        self.input_state = look_at_batch(batches, self.source.first_bad)
+        domains = getattr(step, "domains", None)
+        self.input_state = look_at_batch(batches, self.source.first_bad, domains)
 
     def _adjust(
         self, model: nn.Module, optimizers: list[Optimizer], scaler: Any, device: torch.device
@@ -195,6 +196,18 @@ class Session:
                 for name, p in model.named_parameters()
                 if p.grad is not None
             }
+
+    @property
+    def tripped(self) -> bool:
+        """Whether something was bad so far, in the gates or in the batch."""
+        return bool(self.outcomes) and (
+            self.input_state.status == "bad" or any(o.status == "bad" for o in self.outcomes)
+        )
+
+    @property
+    def raised(self) -> bool:
+        """Whether the last unit raised, so that the step cannot go on."""
+        return bool(self.outcomes) and self.outcomes[-1].exception is not None
 
     @property
     def loss_bits(self) -> str | None:

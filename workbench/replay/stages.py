@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from workbench.numerics.counts import Counts, count
+from workbench.numerics.counts import count
 from workbench.replay import sentences
 from workbench.replay.result import StageState
-from workbench.step.snapshots import copy_tree
+from workbench.step.domains import batch_fields, check_domains
 from workbench.step.stages import STAGES
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from workbench.evidence.schema import FirstBad
+    from workbench.step.protocol import Domain
     from workbench.step.runner import Outcome, StepValues
 
 
@@ -126,43 +127,44 @@ _CLEAN = {
 }
 
 
-def look_at_batch(batches: Sequence[Any], first_bad: FirstBad | None) -> StageState:
-    """Look at the batch: what is non-finite there is noted, and trips only where it did."""
-    bad: list[tuple[str, Counts]] = []
-    for number, batch in enumerate(batches):
-        prefix = f"batch[{number}]" if len(batches) > 1 else "batch"
-        for position, tensor in enumerate(_tensors(batch)):
-            counts = count(tensor)
-            if counts.nonfinite:
-                bad.append((f"{prefix} tensor {position}", counts))
+def look_at_batch(
+    batches: Sequence[Any], first_bad: FirstBad | None, domains: Mapping[str, Domain] | None = None
+) -> StageState:
+    """Look at the batch: what is unusual there is noted, and is bad only where the record says so.
+
+    Args:
+        batches: The micro-batches.
+        first_bad: What was caught in the record.
+        domains: Legal values of batch fields, as the step declares them.
+    """
     tripped = first_bad is not None and first_bad.stage == "input"
-    if not bad and not tripped:
-        return StageState(stage="input", status="clean", sentence="The batch is finite.")
-    if tripped and first_bad is not None:
-        counts_dict = bad[0][1].as_dict() if bad else first_bad.counts or None
-        sentence = first_bad.message or sentences.bad(first_bad.tensor, counts_dict)
+    for violation in check_domains(batches, domains or {}):
+        name = f"input:{violation.field}"
         return StageState(
             stage="input",
-            status="bad",
-            tensor=first_bad.tensor,
-            counts=counts_dict,
-            sentence=sentence,
-            masks={first_bad.tensor: ""},
+            status="bad" if tripped else "alert",
+            tensor=name,
+            sentence=violation.message,
+            masks={name: ""} if tripped else {},
         )
-    name, counts = bad[0]
+    found = [
+        (f"input:{name}", counts)
+        for batch in batches
+        for name, tensor in batch_fields(batch)
+        if (counts := count(tensor)).nonfinite
+    ]
+    if not found:
+        return StageState(stage="input", status="clean", sentence="The batch is finite.")
+    name, counts = found[0]
+    said = sentences.bad(name, counts.as_dict(), len(found) - 1)
     return StageState(
         stage="input",
-        status="alert",
+        status="bad" if tripped else "alert",
         tensor=name,
         counts=counts.as_dict(),
-        sentence=f"Noted, not tripped: {sentences.bad(name, counts.as_dict(), len(bad) - 1)}",
+        sentence=said if tripped else f"Noted, not tripped: {said}",
+        masks={name: ""} if tripped else {},
     )
-
-
-def _tensors(batch: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    copy_tree(batch, found.append)
-    return found
 
 
 def _alert(state: StageState, first_bad: FirstBad | None) -> StageState:

@@ -15,7 +15,6 @@ from workbench.replay.verdict import grade
 
 if TYPE_CHECKING:
     from workbench.replay.session import Session
-    from workbench.step.runner import Outcome
 
 
 def run_result(session: Session, stages: Sequence[StageState], *, original: bool) -> RunResult:
@@ -37,7 +36,7 @@ def run_result(session: Session, stages: Sequence[StageState], *, original: bool
         stages=list(stages),
         loss=None if seen.loss is None else float(seen.loss),
         loss_bits=session.loss_bits,
-        first_bad=first_bad(session.outcomes),
+        first_bad=first_bad(session),
         gradients=seen.gradients,
         masks={name: mask for state in stages for name, mask in state.masks.items()},
         rng=session.rng_digest,
@@ -52,9 +51,13 @@ def run_result(session: Session, stages: Sequence[StageState], *, original: bool
     return msgspec.structs.replace(result, verdict=verdict)
 
 
-def first_bad(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
-    """The first outcome whose gate tripped, as plain data."""
-    bad = next((outcome for outcome in outcomes if outcome.status == "bad"), None)
+def first_bad(session: Session) -> dict[str, Any] | None:
+    """The first thing that was bad, in the batch or at a gate, as plain data."""
+    seen = session.input_state
+    if seen.status == "bad" and session.outcomes:
+        where = {"stage": "input", "micro_step": 0, "phase": session.outcomes[0].unit.phase}
+        return where | {"tensor": seen.tensor, "counts": seen.counts}
+    bad = next((outcome for outcome in session.outcomes if outcome.status == "bad"), None)
     if bad is None:
         return None
     return {
