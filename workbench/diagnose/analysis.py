@@ -14,6 +14,7 @@ from workbench.diagnose.slicing import Origin, Slice, slice_trace
 from workbench.diagnose.starts import starts_of
 
 if TYPE_CHECKING:
+    from workbench.diagnose.growth import Growth
     from workbench.replay.trace import Trace
     from workbench.replay.trace_events import KeptEvent
 
@@ -46,6 +47,7 @@ class Analysis:
         origins: Origins with range and cause, first in time first.
         absorbed: Infs that ended in wrong finite numbers.
         stable: Whether the second pass executed the same events as the first.
+        growth: The earlier step from which values grew to an overflow, or None.
     """
 
     trace: Trace
@@ -53,6 +55,7 @@ class Analysis:
     origins: list[Judged] = field(default_factory=list)
     absorbed: list[tuple[Absorption, Judged]] = field(default_factory=list)
     stable: bool = True
+    growth: Growth | None = None
 
 
 def analyse(trace: Trace, again: Tracer) -> Analysis:

@@ -14,6 +14,7 @@ from workbench.numerics import jsonio
 
 if TYPE_CHECKING:
     from workbench.diagnose.analysis import Analysis, Judged
+    from workbench.diagnose.growth import Growth
     from workbench.evidence import Bundle, Table
     from workbench.replay import Reproduction
 
@@ -145,6 +146,8 @@ def build(
 
 def _fill(data: dict[str, Any], bundle: Bundle, analysis: Analysis) -> None:
     data["origins"] = [origin_row(judged, bundle) for judged in analysis.origins]
+    if analysis.growth is not None:
+        data["origins"].insert(0, growth_row(analysis.growth, bundle))
     data["contributors"] = _contributors(analysis)
     data["chain"] = chain_rows(analysis)
     data["absorbed"] = [
@@ -156,7 +159,8 @@ def _fill(data: dict[str, Any], bundle: Bundle, analysis: Analysis) -> None:
             "Unstable trace: a second pass executed other ops than the first, so operands were "
             "not looked at and range and cause are not judged."
         )
-    for judged in analysis.origins:
+    named = [*analysis.origins, *([analysis.growth.judged] if analysis.growth else [])]
+    for judged in named:
         if judged.cause is not None and judged.cause.limits not in data["limits"]:
             data["limits"].append(judged.cause.limits)
 
@@ -200,6 +204,16 @@ def origin_row(judged: Judged, bundle: Bundle) -> dict[str, Any]:
             row["module"] = raised.module or ""
             if raised.module is not None:
                 row["where"] = "module"
+    return row
+
+
+def growth_row(growth: Growth, bundle: Bundle) -> dict[str, Any]:
+    """A growth origin: the step and the op where the values began to grow."""
+    row = origin_row(growth.judged, bundle)
+    row["step"] = growth.departure.step
+    row["range"] = "none"
+    row["tensor"]["name"] = growth.departure.parameter
+    row["growth"] = {"ratio": growth.departure.ratio, "parameter": growth.departure.parameter}
     return row
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.diagnose.analysis import Analysis, analyse
 from workbench.diagnose.findings import Findings, build
+from workbench.diagnose.growth import look_back
 from workbench.errors import CannotRunError, UsageError
 from workbench.evidence import Bundle, open_bundle
 from workbench.replay import Replay
@@ -66,6 +67,8 @@ def diagnose(
         return replay.trace(keep=keep)
 
     analysis: Analysis = analyse(trace, again)
+    say("Looking back over the kept steps")
+    analysis.growth = look_back(opened, replay, analysis)
     say("Writing the findings")
     return build(opened, reproduction, analysis, _limits(replay))
 

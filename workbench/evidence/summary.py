@@ -264,7 +264,7 @@ def _subject(sink: str, tensor: str) -> str:
         return tensor or "result"
     if sink in _ALONE:
         return word
-    return f"{word} {tensor}"
+    return f"{word} {tensor.removeprefix(f'{sink}:')}"
 
 
 def _place(bad: Mapping[str, Any]) -> str:
