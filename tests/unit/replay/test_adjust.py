@@ -130,7 +130,7 @@ def test_a_model_is_compiled_in_place_once():
     model = Pair()
     adjust.compile_model(model, Conditions().replace(compile="eager"))
     assert adjust.is_compiled(model)
-    assert [name for name, _ in model.named_parameters()][0] == "first.weight"
+    assert next(name for name, _ in model.named_parameters()) == "first.weight"
     before = model._compiled_call_impl
     adjust.compile_model(model, Conditions().replace(compile="eager"))
     assert model._compiled_call_impl is before

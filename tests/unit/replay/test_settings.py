@@ -75,20 +75,20 @@ def test_compiled_modules_run_eagerly_where_compile_is_off():
 
 def test_autocast_off_reaches_regions_that_user_code_opens():
     recorded = Conditions().replace(autocast="bfloat16")
-    with applied(recorded.replace(autocast="off"), recorded):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert not torch.is_autocast_enabled("cpu")
+    off = applied(recorded.replace(autocast="off"), recorded)
+    with off, torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not torch.is_autocast_enabled("cpu")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.is_autocast_enabled("cpu")
 
 
 def test_the_autocast_dtype_is_exchanged_and_disabled_islands_stay_disabled():
     recorded = Conditions().replace(autocast="bfloat16")
-    with applied(recorded.replace(autocast="float16"), recorded):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert torch.get_autocast_dtype("cpu") == torch.float16
-            with torch.autocast("cpu", enabled=False):
-                assert not torch.is_autocast_enabled("cpu")
+    # autocast is constructed inside: what is redirected is its constructor
+    with applied(recorded.replace(autocast="float16"), recorded), torch.autocast("cpu"):
+        assert torch.get_autocast_dtype("cpu") == torch.float16
+        with torch.autocast("cpu", enabled=False):
+            assert not torch.is_autocast_enabled("cpu")
 
 
 def test_original_conditions_redirect_nothing():

@@ -7,6 +7,7 @@ from tests.unit.replay import steps
 from tests.unit.replay.steps import record, write_bundle
 from workbench.evidence.schema import FirstBad
 from workbench.replay import Replay
+from workbench.step.protocol import Domain
 from workbench.step.rng import RngState
 
 pytestmark = pytest.mark.usefixtures("random_numbers_stay")
@@ -192,17 +193,10 @@ def test_the_verdict_leaves_the_open_session_where_it_was():
     assert replay.loss().status == "bad"
 
 
-class Bounded(steps.Plain):
-    domains = {}
-
-
 def test_a_batch_outside_its_domain_trips_at_input():
-    from workbench.step.protocol import Domain
-
-    class Labelled(steps.Plain):
-        domains = {"y": Domain(0, 1)}
-
-    source = record(Labelled())
+    step = steps.Plain()
+    step.domains = {"y": Domain(0, 1)}
+    source = record(step)
     source.kind = "nonfinite"
     source.first_bad = FirstBad(
         run_id="r", step=3, stage="input", tensor="input:y", sink="input", kind="domain",

@@ -5,6 +5,7 @@ from workbench.evidence.conditions import Conditions
 from workbench.replay.without_effect import Facts, without_effect
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+BEFORE = "No effect on the stage that failed: "
 
 
 def asked(device=CPU, stage="loss", has_scaler=True, own_clip=False, failed=None, **changes):
@@ -28,13 +29,12 @@ def asked(device=CPU, stage="loss", has_scaler=True, own_clip=False, failed=None
         ({"autocast_cache": False}, "No effect: autocast is off."),
         (
             {"max_grad_norm": 1.0},
-            "No effect on the stage that failed: clipping happens after backward, and the failure "
-            "is in loss.",
+            BEFORE + "clipping happens after backward, and the failure is in loss.",
         ),
         (
             {"optimizer": "foreach"},
-            "No effect on the stage that failed: the optimizer runs after the gradients are known, "
-            "and the failure is in loss.",
+            BEFORE
+            + "the optimizer runs after the gradients are known, and the failure is in loss.",
         ),
         ({"compile_dynamic": "on"}, "No effect: the model is not compiled."),
         (
