@@ -15,11 +15,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workbench.diagnose.findings import Findings
     from workbench.diagnose.run import diagnose
+    from workbench.diagnose.worker import run_in_worker
     from workbench.diagnose.zoo import run_zoo
 
-__all__ = ["Findings", "diagnose", "run_zoo"]
+__all__ = ["Findings", "diagnose", "run_in_worker", "run_zoo"]
 
-_WHERE = {"diagnose": "run", "Findings": "findings", "run_zoo": "zoo"}
+_WHERE = {
+    "diagnose": "run",
+    "Findings": "findings",
+    "run_in_worker": "worker",
+    "run_zoo": "zoo",
+}
 
 
 class _CallableModule(ModuleType):

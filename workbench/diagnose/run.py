@@ -58,19 +58,31 @@ def diagnose(
         if require == "replay":
             raise
         return build(opened, None, None, [f"Needs replay: {error}"])
-    say("Tracing every op")
-    trace = replay.trace()
+    return diagnose_replay(opened, replay, say)
+
+
+def diagnose_replay(bundle: Bundle, replay: Replay, progress: Progress) -> Findings:
+    """Diagnose with a replay that is already open; its live session is left alone.
+
+    Args:
+        bundle: The bundle the replay is of.
+        replay: The replay.
+        progress: Called with a sentence as each part begins.
+    """
+    original = replay.nearest
+    progress("Tracing every op")
+    trace = replay.trace(conditions=original)
     reproduction = replay.verdict(trace)
 
     def again(keep: Collection[int]) -> Trace:
-        say("Looking at the operands of what matters")
-        return replay.trace(keep=keep)
+        progress("Looking at the operands of what matters")
+        return replay.trace(keep=keep, conditions=original)
 
     analysis: Analysis = analyse(trace, again)
-    say("Looking back over the kept steps")
-    analysis.growth = look_back(opened, replay, analysis)
-    say("Writing the findings")
-    return build(opened, reproduction, analysis, _limits(replay))
+    progress("Looking back over the kept steps")
+    analysis.growth = look_back(bundle, replay, analysis)
+    progress("Writing the findings")
+    return build(bundle, reproduction, analysis, _limits(replay))
 
 
 def _limits(replay: Replay) -> list[str]:
