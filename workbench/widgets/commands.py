@@ -1,0 +1,108 @@
+"""Every action name the panel understands, and the method it calls.
+
+Names come from buttons, links and keys; from the page only names of this list do anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from workbench.widgets import actions as a
+from workbench.widgets.layer_rows import by_risk, layer_rows
+from workbench.widgets.ranges import shown_layers
+from workbench.widgets.state import ORIGINAL, RECORDED, STAGE_NAMES, TABS
+
+if TYPE_CHECKING:
+    from workbench.widgets.panel import Workbench
+
+TOGGLES = frozenset({"code", "keys", "all_switches", "establishes", "all_environment", "verify"})
+
+
+class Commands:
+    """Carries out action names.
+
+    Args:
+        panel: The panel.
+    """
+
+    def __init__(self, panel: Workbench) -> None:
+        self._panel = panel
+        plain: dict[str, Callable[[], Any]] = {
+            "step": panel.step,
+            "back": panel.back,
+            "run_to_first_bad": panel.run_to_first_bad,
+            "reset": panel.reset,
+            "stop": panel.stop,
+            "trace": panel.trace,
+            "replay": panel.replay,
+            "undo": panel.undo_conditions,
+            "diagnose": panel.diagnose,
+            "trust_replay": panel.allow_as_chosen,
+            "trust_decline": panel.decline,
+            "copy_summary": lambda: panel.shell.copy(panel.summary()),
+            "copy_digest": lambda: panel.shell.copy(panel.state.facts.digest),
+            "copy_code": lambda: panel.shell.copy(panel.to_code()),
+            "copy_details": self._copy_details,
+            "source": lambda: self._open_text("source_open", "diff_open"),
+            "diff": lambda: self._open_text("diff_open", "source_open"),
+            "toggle_original": self._toggle_original,
+            "search": lambda: self._dispatch(a.TabChosen("ranges")),
+            "layer_above": lambda: self._move_layer(-1, suspicious=False),
+            "layer_below": lambda: self._move_layer(1, suspicious=False),
+            "next_suspicious": lambda: self._move_layer(1, suspicious=True),
+            "previous_suspicious": lambda: self._move_layer(-1, suspicious=True),
+        }
+        self._plain = plain
+
+    def act(self, action: str) -> None:
+        """Carry out one action name; an unknown one does nothing."""
+        verb, _, argument = action.partition(":")
+        if verb in TOGGLES and not argument:
+            self._dispatch(a.Toggled(verb))
+        elif verb in self._plain and not argument:
+            self._plain[verb]()
+        elif verb == "tab" and argument in TABS:
+            self._dispatch(a.TabChosen(argument))
+        elif verb == "stage" and argument in STAGE_NAMES:
+            self._dispatch(a.StageChosen(argument))
+        elif verb == "run_to" and argument in STAGE_NAMES:
+            self._panel.run_to(argument)
+
+    def _dispatch(self, action: a.Action) -> None:
+        self._panel._store.dispatch(action)
+
+    def _open_text(self, wanted: str, other: str) -> None:
+        trust = self._panel.state.trust
+        opened = not getattr(trust, wanted)
+        changes: list[tuple[str, Any]] = [(wanted, opened), (other, False)]
+        if wanted == "source_open" and opened:
+            changes.append(("source_read", True))
+        self._dispatch(a.TrustEdited(tuple(changes)))
+
+    def _copy_details(self) -> None:
+        traces = [p.trace for _, p in self._panel.state.problems if p.trace]
+        self._panel.shell.copy("\n".join(traces))
+
+    def _toggle_original(self) -> None:
+        state = self._panel.state
+        diagnostic = [run.name for run in state.runs if run.diagnostic]
+        if state.look.shown == ORIGINAL and diagnostic:
+            self._dispatch(a.RunShown(diagnostic[-1]))
+        else:
+            self._dispatch(a.RunShown(ORIGINAL if state.run(ORIGINAL) else RECORDED))
+
+    def _move_layer(self, by: int, *, suspicious: bool) -> None:
+        state = self._panel.state
+        layers, _ = shown_layers(state)
+        if layers is None:
+            return
+        rows = by_risk(layer_rows(layers, state.look.tensor_kind), state.look.search)
+        if suspicious:
+            rows = [row for row in rows if row.mark.strip()]
+        order = [row.index for row in rows]
+        if not order:
+            return
+        now = order.index(state.look.layer) if state.look.layer in order else (0 if by < 0 else -1)
+        place = min(max(now + by, 0), len(order) - 1)
+        self._dispatch(a.Looked((("layer", order[place]),)))

@@ -1,0 +1,152 @@
+"""The conditions: recorded and current value of each switch. Changing one runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import ipywidgets as w
+
+from workbench.widgets import parts
+from workbench.widgets.actions import ConditionSet
+from workbench.widgets.markup import esc
+from workbench.widgets.parts import Act
+from workbench.widgets.reducer import pending_conditions
+from workbench.widgets.state import State, Switch
+from workbench.widgets.store import Store
+from workbench.widgets.words import changed_words, seconds
+
+
+class Conditions:
+    """Region: quick switches, all switches, and the row that offers to replay with them."""
+
+    name = "conditions"
+
+    def __init__(self, store: Store, act: Act) -> None:
+        self._store = store
+        wrap = store.guard.wrap
+        self._fields: dict[str, Any] = {}
+        self._notes: dict[str, w.HTML] = {}
+        self._whose = parts.html("", "wb-whose")
+        switches = store.state.facts.switches
+        quick = [self._make(switch) for switch in switches if switch.quick]
+        rest = [self._make(switch) for switch in switches if not switch.quick]
+        self._all = parts.button(
+            "All switches ▸", wrap(self.name, partial(act, "all_switches")), title="c"
+        )
+        self._rest = parts.row(rest, "wb-all-switches")
+        self._pending = parts.html("", "wb-pending")
+        self._replay = parts.button(
+            "Replay", wrap(self.name, partial(act, "replay")), classes=("wb-primary",)
+        )
+        self._undo = parts.button("Undo", wrap(self.name, partial(act, "undo")))
+        self._offer = parts.row([self._pending, self._replay, self._undo], "wb-offer")
+        self._problem = parts.html()
+        bar = parts.row([self._whose, *quick, self._all], "wb-switches")
+        why = parts.html(without_effect_line(switches, store.state.facts.device_note), "wb-dim")
+        inside = [bar, why, self._rest, self._offer, self._problem]
+        self.widget = parts.column(inside, "wb-conditions")
+
+    def _make(self, switch: Switch) -> w.HBox:
+        if switch.choices:
+            field = w.Dropdown(options=list(switch.choices), value=switch.recorded)
+        else:
+            field = w.Text(value=switch.recorded, continuous_update=False)
+        field.tooltip = switch.why_not or f"{switch.label}: recorded {switch.recorded}"
+        field.disabled = bool(switch.why_not)
+        field.layout.width = "92px" if switch.quick else "116px"
+        field.observe(
+            self._store.guard.wrap(self.name, partial(self._chosen, switch.key)), names="value"
+        )
+        label = parts.html(
+            f'<span title="{esc(switch.why_not or switch.key)}">{esc(switch.label)}</span>'
+        )
+        self._fields[switch.key] = field
+        self._notes[switch.key] = parts.html("", "wb-switch-note")
+        made = parts.row([label, field, self._notes[switch.key]], "wb-switch")
+        made.add_class(f"wb-switch-{switch.key.replace('_', '-')}")
+        if switch.why_not:
+            made.add_class("wb-off")
+        return made
+
+    def _chosen(self, key: str) -> None:
+        self._store.dispatch(ConditionSet(key, str(self._fields[key].value)))
+
+    def part(self, state: State) -> object:
+        """What is wanted, whether something runs, and what the last run said."""
+        run = state.shown
+        return (
+            state.wanted,
+            state.activity is not None,
+            state.look.open & {"all_switches"},
+            run,
+            state.problem(self.name),
+        )
+
+    def draw(self, state: State) -> None:
+        """Show each switch's value, its recorded value where it differs, and the offer."""
+        wanted = dict(state.wanted)
+        for switch in state.facts.switches:
+            self._draw_switch(switch, wanted.get(switch.key, switch.recorded), state)
+        self._whose.value = "<b>◇ Diagnostic</b>" if wanted else "<b>● Original</b>"
+        self._rest.layout.display = "flex" if "all_switches" in state.look.open else "none"
+        opened = "all_switches" in state.look.open
+        self._all.description = "All switches " + ("▾" if opened else "▸")
+        self._draw_offer(state)
+        self._problem.value = parts.problem(state.problem(self.name))
+
+    def _draw_switch(self, switch: Switch, value: str, state: State) -> None:
+        field = self._fields[switch.key]
+        if field.value != value:
+            field.value = value
+        field.disabled = bool(switch.why_not) or state.activity is not None
+        changed = value != switch.recorded
+        note = f"◇ recorded {esc(switch.recorded)}" if changed else ""
+        if switch.why_not and not switch.quick:
+            note = f'<span class="wb-dim">{esc(switch.why_not)}</span>'
+        self._notes[switch.key].value = note
+
+    def _draw_offer(self, state: State) -> None:
+        changed = pending_conditions(state)
+        run = state.shown
+        if changed:
+            recorded = {s.key: s.recorded for s in state.facts.switches}
+            said = ", ".join(
+                f"{key.replace('_', ' ')} {value} (recorded {recorded[key]})"
+                for key, value in changed
+            )
+            text = f"◇ Diagnostic: {said}. Not run yet."
+            if any(set(one.changed) == set(changed) for one in state.runs):
+                text = f"◇ Diagnostic: {said}. Run before; a new run is kept beside it."
+        elif run is not None and run.diagnostic:
+            text = self._said_of(run)
+        else:
+            text = ""
+        self._pending.value = esc(text)
+        parts.show(self._offer, bool(text))
+        takes = seconds(state.facts.seconds)
+        self._replay.description = f"Replay, {takes}" if takes else "Replay"
+        for made in (self._replay, self._undo):
+            parts.show(made, bool(changed))
+            made.disabled = state.activity is not None
+
+    def _said_of(self, run: Any) -> str:
+        said = f"◇ {run.name}: {changed_words(run.changed)}."
+        if run.after:
+            said += f" {run.after}"
+        effect = "; ".join(run.without_effect)
+        return said + (f" No effect here: {effect}" if effect else "")
+
+
+def without_effect_line(switches: Sequence[Switch], device_note: str) -> str:
+    """Why quick switches are disabled: one line, those of one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for switch in switches:
+        if switch.quick and switch.why_not:
+            why = switch.why_not.removeprefix("No effect on this device: ")
+            why = why.removeprefix(f"{switch.label} ").rstrip(".")
+            reasons.setdefault(why, []).append(switch.label)
+    said = "; ".join(f"{', '.join(labels)}: {why}" for why, labels in reasons.items())
+    text = f"No effect here. {said}." if said else ""
+    return esc(f"{device_note} {text}".strip())

@@ -1,0 +1,65 @@
+"""One live plotly figure that is kept and changed, never made anew.
+
+A ``FigureWidget`` carries plotly's whole source in its state, so a panel has one a chart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import plotly.graph_objects as go
+
+from workbench.widgets.guard import Guard
+
+
+class LiveFigure:
+    """Shows figures made by `charts` in one widget.
+
+    Args:
+        clicked: Called with the x of a clicked point, as a whole number.
+        guard: Runs the callback.
+    """
+
+    def __init__(self, clicked: Callable[[int], None], guard: Guard) -> None:
+        self._clicked, self._guard = clicked, guard
+        self._widget: Any = None
+
+    @property
+    def widget(self) -> Any:
+        """The figure widget; None before the first figure was shown."""
+        return self._widget
+
+    def show(self, figure: Any, width: int) -> None:
+        """Show a figure at a width in pixels, in one message to the page."""
+        figure.layout.width = width
+        if self._widget is None:
+            self._make(figure)
+            return
+        live = self._widget
+        with live.batch_update():
+            if [t.type for t in live.data] == [t.type for t in figure.data]:
+                for old, new in zip(live.data, figure.data, strict=True):
+                    old.update(new.to_plotly_json(), overwrite=True)
+            else:
+                live.data = ()
+                live.add_traces(figure.data)
+                self._listen()
+            live.layout.update(figure.layout.to_plotly_json(), overwrite=True)
+
+    def _make(self, figure: Any) -> None:
+        # made with its content: an empty one that is filled before it is shown ends in errors
+        self._widget = go.FigureWidget(figure)
+        self._widget._config = {
+            "displaylogo": False,
+            "modeBarButtons": [["resetScale2d", "toImage"]],
+        }
+        self._listen()
+
+    def _listen(self) -> None:
+        for trace in self._widget.data:
+            trace.on_click(self._on_click)
+
+    def _on_click(self, _trace: Any, points: Any, _state: Any) -> None:
+        if points.xs:
+            self._guard.run("ranges", lambda: self._clicked(round(float(points.xs[0]))))

@@ -1,0 +1,90 @@
+"""The header: what is known, in sentences, and the buttons that take it elsewhere."""
+
+from __future__ import annotations
+
+from workbench.widgets import parts
+from workbench.widgets.findings import born_at, headline, summary
+from workbench.widgets.markup import esc, link, middle
+from workbench.widgets.parts import Act
+from workbench.widgets.state import Line, State
+from workbench.widgets.store import Store
+
+LONG = 220
+
+
+class Header:
+    """Region: title, headline with *caught at* and *born at*, and the four summary lines."""
+
+    name = "header"
+
+    def __init__(self, store: Store, act: Act) -> None:
+        wrap = store.guard.wrap
+        self._title = parts.html("", "wb-title")
+        self._lines = parts.html("", "wb-lines")
+        self._copy = parts.button("Copy summary", wrap(self.name, lambda: act("copy_summary")))
+        self._code = parts.button("Show code", wrap(self.name, lambda: act("code")))
+        self._help = parts.button(
+            "?", wrap(self.name, lambda: act("keys")), title="Keys of this panel"
+        )
+        buttons = parts.row([self._copy, self._code, self._help], "wb-buttons")
+        top = parts.row([self._title, buttons], "wb-top")
+        self.widget = parts.column([top, self._lines], "wb-header")
+
+    def part(self, state: State) -> object:
+        """The facts, the findings and the verdict of Original."""
+        original = state.run("Original")
+        verdict = (original.verdict, original.probes, original.sentence) if original else None
+        opened = state.look.open & {"code", "keys"}
+        return (state.facts, id(state.findings), verdict, opened, state.problem(self.name))
+
+    def draw(self, state: State) -> None:
+        """Write title and lines."""
+        self._title.value = f"<span>{esc(middle(state.facts.title, 120))}</span>"
+        self._lines.value = lines_markup(state) + parts.problem(state.problem(self.name))
+        parts.set_class(self._code, "wb-on", "code" in state.look.open)
+        parts.set_class(self._help, "wb-on", "keys" in state.look.open)
+
+
+def lines_markup(state: State, live: bool = True) -> str:
+    """The headline and the four lines.
+
+    Args:
+        state: What is known.
+        live: Whether links can be clicked (not in the static card).
+    """
+    glyph = {"nonfinite": "✕", "alert": "!"}.get(state.facts.kind, "·")
+    colour = "wb-bad" if state.facts.kind == "nonfinite" else "wb-strong"
+    born = born_at(state)
+    if not born:
+        diagnose = f" {link('diagnose', 'Diagnose')}" if live else ""
+        born_html = f'<span class="wb-dim">not known yet: it takes a replay.</span>{diagnose}'
+    else:
+        born_html = f"<span>{esc(middle(born, 150))}</span>"
+    caught_html = f"<span>{esc(middle(state.facts.caught_at, 100))}</span>"
+    head = (
+        f'<div class="wb-headline"><span class="{colour}">{glyph}</span> '
+        f"<strong>{esc(headline(state))}</strong>"
+        f'<span class="wb-pair"><b>Caught at</b> {caught_html}</span>'
+        f'<span class="wb-pair"><b>Born at</b> {born_html}</span></div>'
+    )
+    return head + "".join(_line(line) for line in summary(state))
+
+
+def _line(line: Line) -> str:
+    text = line.text if len(line.text) <= LONG else line.text[: LONG - 1] + "…"
+    title = f' title="{esc(line.text)}"' if text != line.text else ""
+    return (
+        f'<div class="wb-line"><span class="wb-label">{esc(line.label)}</span>'
+        f"<span{title}>{esc(text)}</span></div>"
+    )
+
+
+def static_card(state: State) -> str:
+    """The header as plain HTML, for a notebook that is read without a kernel."""
+    style = "border:1px solid #bbb;border-radius:4px;padding:8px;max-width:1200px;font-size:13px"
+    where = f"{state.facts.name} · {state.facts.digest[:20]}…"
+    return (
+        f'<div class="wb-static" style="{style}"><div>{esc(state.facts.title)}</div>'
+        f"{lines_markup(state, live=False)}"
+        f"<div><small>{esc(where)} · run this cell again for the live panel.</small></div></div>"
+    )

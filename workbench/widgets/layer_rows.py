@@ -1,0 +1,127 @@
+"""The layer list: rows of a layers table, the most suspicious first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from workbench.charts.arrays import layer_arrays
+from workbench.charts.words import KIND_WORDS, KINDS, number
+from workbench.errors import UsageError
+from workbench.numerics import dtype_limits
+from workbench.widgets.markup import esc, middle, name
+
+MAX_SHOWN = 200
+NEAR = 0.5
+"""From this share of its dtype's largest value on, a layer is marked as unusual."""
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One tensor of one layer.
+
+    Attributes:
+        index: Its place in execution order.
+        label: What it is called on screen.
+        counts: NaN, +Inf, −Inf and finite elements.
+        share: Largest magnitude as a share of the dtype's largest value; None when not known.
+    """
+
+    index: int
+    label: str
+    module: str
+    name: str
+    dtype: str
+    shape: str
+    source: str
+    counts: tuple[tuple[str, int], ...]
+    low: float
+    high: float
+    absmax: float
+    zeros: int
+    share: float | None
+
+    @property
+    def nonfinite(self) -> int:
+        """Elements that are not finite."""
+        return sum(many for kind, many in self.counts if kind in KINDS)
+
+    @property
+    def mark(self) -> str:
+        """``✕`` non-finite, ``!`` near its dtype's limit, else a space."""
+        if self.nonfinite:
+            return "✕"
+        return "!" if self.share is not None and self.share >= NEAR else " "
+
+
+@lru_cache(maxsize=64)
+def _largest(dtype: str) -> float | None:
+    try:
+        limits = dtype_limits(dtype)
+    except UsageError:
+        return None
+    return float(limits.max) if limits.floating else None
+
+
+def layer_rows(layers: Any, tensor: str) -> list[LayerRow]:
+    """All rows of one kind of tensor, in execution order."""
+    if layers is None:
+        return []
+    data = layer_arrays(layers, tensor)
+    columns = {str(name): data[name].values for name in data.data_vars}
+    return [_row(columns, index) for index in range(int(data.sizes["layer"]))]
+
+
+def _row(columns: dict[str, Any], i: int) -> LayerRow:
+    dtype = str(columns["dtype"][i])
+    largest, absmax = _largest(dtype), float(columns["absmax"][i])
+    share = absmax / largest if largest and absmax == absmax else None
+    return LayerRow(
+        index=i,
+        label=str(columns["label"][i]),
+        module=str(columns["module"][i]),
+        name=str(columns["name"][i]),
+        dtype=dtype,
+        shape=str(columns["shape"][i]),
+        source=str(columns["source"][i]),
+        counts=tuple((kind, int(columns[kind][i])) for kind in (*KINDS, "finite")),
+        low=float(columns["min"][i]),
+        high=float(columns["max"][i]),
+        absmax=absmax,
+        zeros=int(columns["zeros"][i]),
+        share=share,
+    )
+
+
+def by_risk(rows: list[LayerRow], search: str = "") -> list[LayerRow]:
+    """Rows whose name holds the search text: non-finite first, then by share of the limit."""
+    wanted = search.strip().lower()
+    kept = [row for row in rows if wanted in row.label.lower()] if wanted else list(rows)
+    return sorted(kept, key=lambda row: (not row.nonfinite, -(row.share or 0.0), row.index))
+
+
+def card(row: LayerRow) -> str:
+    """One line of markup about a layer."""
+    bad = [f"{number(many)} {KIND_WORDS[kind]}" for kind, many in row.counts if kind in KINDS]
+    colour = "wb-bad" if row.nonfinite else ""
+    pieces = [
+        f'<b class="{colour}">{esc(row.mark)}</b> {name(row.label, 56)}',
+        f"{esc(row.dtype)} {esc(row.shape)}",
+        " ".join(bad),
+    ]
+    if dict(row.counts)["finite"]:
+        pieces.append(f"min {number(row.low)} · max {number(row.high)}{_of_limit(row)}")
+    else:
+        pieces.append("no finite element")
+    if row.zeros:
+        pieces.append(f"{number(row.zeros)} zeros")
+    if row.source:
+        pieces.append(f"<code>{esc(middle(row.source, 40))}</code>")
+    return " · ".join(pieces)
+
+
+def _of_limit(row: LayerRow) -> str:
+    if row.share is None or row.share < 0.01:
+        return ""
+    return f" (max|x| is {row.share:.0%} of the {esc(row.dtype)} limit)"

@@ -1,0 +1,67 @@
+"""The tabs: toggles and one slot whose child is swapped.
+
+A hidden figure is laid out at zero size, so a tab's content is put into the page only when it is
+looked at, and a region is built on the first visit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import ipywidgets as w
+
+from workbench.widgets import parts
+from workbench.widgets.actions import TabChosen
+from workbench.widgets.state import TABS, State
+from workbench.widgets.store import Region, Store
+
+LABELS = {
+    "origin": "1 Origin",
+    "ranges": "2 Ranges",
+    "timeline": "3 Timeline",
+    "evidence": "4 Evidence",
+}
+
+
+class Main:
+    """Region: the tabs.
+
+    Args:
+        store: The panel's state.
+        makers: Makes each tab's region, once, when it is first shown.
+    """
+
+    name = "main"
+
+    def __init__(self, store: Store, makers: dict[str, Callable[[], Region]]) -> None:
+        self._store, self._makers = store, makers
+        self._made: dict[str, Region] = {}
+        self._tabs = w.ToggleButtons(options=[(LABELS[tab], tab) for tab in TABS])
+        self._tabs.value = store.state.look.tab
+        self._tabs.add_class("wb-tabs")
+        self._tabs.observe(store.guard.wrap(self.name, self._chosen), names="value")
+        self._problem = parts.html()
+        self._slot = parts.column([], "wb-slot")
+        self.widget = parts.column([self._tabs, self._problem, self._slot], "wb-main")
+
+    def _chosen(self) -> None:
+        self._store.dispatch(TabChosen(self._tabs.value))
+
+    def part(self, state: State) -> object:
+        """The tab, and the problems of the tabs."""
+        return (state.look.tab, tuple(state.problem(one) for one in (self.name, state.look.tab)))
+
+    def draw(self, state: State) -> None:
+        """Put the chosen tab into the slot."""
+        tab = state.look.tab
+        if self._tabs.value != tab:
+            self._tabs.value = tab
+        if tab not in self._made:
+            region = self._makers[tab]()
+            self._made[tab] = region
+            self._store.subscribe(region)
+        wanted = self._made[tab].widget
+        if self._slot.children != (wanted,):
+            self._slot.children = (wanted,)
+        problems = (state.problem(self.name), state.problem(tab))
+        self._problem.value = "".join(parts.problem(one) for one in problems)

@@ -1,0 +1,146 @@
+"""The Origin tab: the chain from birth to sink, the cause, and what was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.charts.words import result as result_words
+from workbench.widgets import parts
+from workbench.widgets.findings import items, mapping, place
+from workbench.widgets.markup import esc, link, middle, name, note, table
+from workbench.widgets.parts import Act
+from workbench.widgets.state import State
+from workbench.widgets.store import Store
+
+MAX_CHAIN = 7
+
+
+class Origin:
+    """Region: the diagnosis in sentences."""
+
+    name = "origin"
+
+    def __init__(self, store: Store, act: Act) -> None:
+        del store, act
+        self.widget = parts.html("", "wb-origin")
+
+    def part(self, state: State) -> object:
+        """The findings."""
+        return (id(state.findings), state.activity is not None, state.findings_from)
+
+    def draw(self, state: State) -> None:
+        """Write the diagnosis, or offer one."""
+        self.widget.value = origin_markup(state)
+
+
+def origin_markup(state: State) -> str:
+    """The whole tab as markup."""
+    if state.findings is None:
+        if state.activity is not None and state.activity.verb == "Diagnose":
+            return note("The diagnosis is running; what it finds appears here.")
+        return note("Not diagnosed here yet. " + link("diagnose", "Diagnose"))
+    data = state.findings
+    origins = items(data, "origins")
+    head = f'<p class="wb-dim">{esc(state.findings_from)}</p>' if state.findings_from else ""
+    if not origins:
+        body = _nothing_wrong(data)
+    else:
+        body = _chain(data, origins) + "".join(_origin(one) for one in origins)
+    return head + body + _tried(data) + _absorbed(data) + _limits(data)
+
+
+def _nothing_wrong(data: Any) -> str:
+    verdict = mapping(mapping(data).get("reproduction")).get("verdict")
+    if verdict is None:
+        return note("The record alone does not show where the value was born: it needs a replay.")
+    return note("No origin: nothing non-finite in this step reaches a result that is used.")
+
+
+def _chain(data: Any, origins: list[Mapping[str, Any]]) -> str:
+    rows = items(data, "chain")
+    if not rows:
+        rows = [*items(data, "contributors"), *origins[:1]]
+    cells = [_chain_row(row) for row in rows[:MAX_CHAIN]]
+    more = len(rows) - MAX_CHAIN
+    tail = f'<li class="wb-dim">{more} more in the findings file</li>' if more > 0 else ""
+    return f'<h4>How it happened</h4><ol class="wb-chain">{"".join(cells)}{tail}</ol>'
+
+
+def _chain_row(row: Mapping[str, Any]) -> str:
+    said = row.get("sentence") or row.get("text") or row.get("says")
+    op = str(row.get("op") or "")
+    if not said:
+        role = str(row.get("role") or row.get("kind") or "").replace("_", " ")
+        said = f"{op}: {role}" if op and role else op or role
+        op = ""
+    source = str(row.get("source") or "")
+    at = f" {name(source)}" if source else ""
+    shown_op = f" {name(op)}" if op and op not in str(said) else ""
+    return f"<li>{esc(middle(str(said), 200))}{shown_op}{at}</li>"
+
+
+def _origin(origin: Mapping[str, Any]) -> str:
+    tensor = mapping(origin.get("tensor"))
+    count = mapping(tensor.get("positions")).get("count")
+    kind = str(origin.get("kind") or "").replace("_", " ")
+    op = str(origin.get("op") or "")
+    facts = [
+        f"<b>Born at</b> {name(op) if op else esc(kind)} {esc(middle(place(origin), 90))}",
+        f"{esc(kind)}, stage {esc(str(origin.get('stage') or '').replace('_', ' '))}",
+    ]
+    if origin.get("dtype"):
+        facts.append(esc(str(origin["dtype"])))
+    if isinstance(count, int):
+        facts.append(f"{count:,} position{'' if count == 1 else 's'}")
+    line = f'<p class="wb-origin-line">{" · ".join(facts)}</p>'
+    return line + _cause(origin)
+
+
+def _cause(origin: Mapping[str, Any]) -> str:
+    label = str(origin.get("cause") or "")
+    if not label:
+        return ""
+    text = str(origin.get("explanation") or "")
+    fix = str(origin.get("fix") or "")
+    said = f" {esc(text)}" if text else ""
+    tried = f"<p><b>To try</b> {esc(fix)}</p>" if fix else ""
+    return f"<p><b>Cause</b> {esc(label.replace('_', ' '))}.{said}</p>{tried}"
+
+
+def _tried(data: Any) -> str:
+    rows = []
+    for one in items(data, "counterfactuals"):
+        placebo = one.get("placebo")
+        rows.append(
+            (
+                f"◇ {esc(one.get('intervention'))}",
+                esc(result_words(str(one.get("result")))),
+                esc(result_words(str(placebo))) if placebo else '<span class="wb-dim">none</span>',
+                esc(one.get("establishes") or ""),
+                esc(one.get("does_not_establish") or ""),
+            )
+        )
+    if not rows:
+        return ""
+    heads = ("Change tried", "Result", "Placebo", "Shows", "Does not show")
+    return "<h4>Counterfactuals</h4>" + table(heads, rows)
+
+
+def _absorbed(data: Any) -> str:
+    rows = items(data, "absorbed")
+    if not rows:
+        return ""
+    said = "".join(
+        f"<li>{name(str(row.get('op') or 'an op'))} {esc(middle(place(row), 90))}</li>"
+        for row in rows
+    )
+    return f"<h4>Silent: an overflow was absorbed into finite values</h4><ul>{said}</ul>"
+
+
+def _limits(data: Any) -> str:
+    limits = mapping(data).get("limits")
+    if not isinstance(limits, list) or not limits:
+        return ""
+    said = "".join(f"<li>{esc(text)}</li>" for text in limits)
+    return f"<h4>What this does not show</h4><ul>{said}</ul>"

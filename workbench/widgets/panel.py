@@ -1,0 +1,337 @@
+"""`Workbench`: the panel. Everything that can be clicked is a method here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from workbench.errors import UsageError
+from workbench.evidence import open_bundle
+from workbench.widgets import actions as a
+from workbench.widgets import parts
+from workbench.widgets.code import to_code
+from workbench.widgets.code_text import CodeReader
+from workbench.widgets.commands import Commands
+from workbench.widgets.conditions import Conditions
+from workbench.widgets.drawers import Drawers
+from workbench.widgets.evidence_tab import Evidence
+from workbench.widgets.facts import read_facts
+from workbench.widgets.findings import summary_text
+from workbench.widgets.header import Header, static_card
+from workbench.widgets.jobs import Jobs, Worker
+from workbench.widgets.main import Main
+from workbench.widgets.origin import Origin
+from workbench.widgets.rail import Rail
+from workbench.widgets.ranges import Ranges
+from workbench.widgets.reducer import changed_conditions, next_run_name
+from workbench.widgets.runs import Runs
+from workbench.widgets.saved import read_saved
+from workbench.widgets.shell import Shell
+from workbench.widgets.state import State
+from workbench.widgets.store import Store
+from workbench.widgets.timeline import Timeline
+from workbench.widgets.trust import TrustCard, may_run
+
+TICK = 0.1
+"""Seconds between two looks at the replay process."""
+
+
+class Workbench:
+    """The panel over one bundle.
+
+    Opening it reads recorded facts and runs nothing that the bundle names.
+
+    Args:
+        bundle: An opened bundle, or its path.
+        step: The training step: a class or object that can be imported, or a reference such as
+            ``"train:Step"`` or ``"train.py:Step"``. Giving it means that it may be run.
+        compare: Another bundle to compare with; not supported yet.
+
+    Raises:
+        UsageError: ``compare`` was given, or the step has no place it can be imported from.
+        BundleError: There is no readable bundle.
+    """
+
+    def __init__(
+        self, bundle: Any, step: Any = None, compare: Any = None, *, worker: Any = None
+    ) -> None:
+        if compare is not None:
+            raise UsageError(
+                f"Workbench was given compare={str(compare)[:80]!r}, and this version shows one "
+                "bundle at a time, so nothing was opened. Open each bundle in its own panel."
+            )
+        self.bundle = open_bundle(bundle) if isinstance(bundle, str | Path) else bundle
+        self._step, self._make_worker = step, worker
+        self._store = Store(_first_state(self.bundle, step))
+        self._jobs = Jobs(self._store, self._start_worker)
+        self._task: asyncio.Task[None] | None = None
+        self.shell = Shell()
+        self._commands = Commands(self)
+        self._build()
+
+    # -- what is shown ------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """Everything on screen, as one frozen value."""
+        return self._store.state
+
+    @property
+    def last_error(self) -> Exception | None:
+        """The last failure a callback met, also shown in its region."""
+        return self._store.guard.last_error
+
+    def to_code(self) -> str:
+        """Python for exactly the state on screen."""
+        return to_code(self.state)
+
+    def summary(self) -> str:
+        """The header as text, with the bundle's digest."""
+        return summary_text(self.state)
+
+    def _build(self) -> None:
+        store, act = self._store, self._commands.act
+        reader = CodeReader(self.bundle)
+        self.header, self.rail = Header(store, act), Rail(store, act)
+        self.conditions, self.runs = Conditions(store, act), Runs(store, act)
+        self.trust, self.drawers = TrustCard(store, act, reader), Drawers(store, act)
+        self.main = Main(
+            store,
+            {
+                "origin": lambda: Origin(store, act),
+                "ranges": lambda: Ranges(store, act),
+                "timeline": lambda: Timeline(store, act, self.bundle),
+                "evidence": lambda: Evidence(store, act, self.bundle),
+            },
+        )
+        regions: list[Any] = [
+            self.header,
+            self.drawers,
+            self.rail,
+            self.trust,
+            self.conditions,
+            self.runs,
+            self.main,
+        ]
+        for region in regions:
+            store.subscribe(region)
+        store.watch(self._swap_trust)
+        self._swap_trust(self.state)
+        order: list[Any] = [region for region in regions if region is not self.trust]
+        self.widget = parts.column([self.shell, *(one.widget for one in order)], "wb-root")
+        guard = store.guard
+        self.shell.listen(lambda action: guard.run("header", lambda: act(action)))
+        self.shell.observe(guard.wrap("header", self._theme), names=["dark", "width"])
+
+    def _swap_trust(self, state: State) -> None:
+        wanted = self.trust.widget if state.trust.asked else self.rail.row
+        if self.rail.slot.children != (wanted,):
+            self.rail.slot.children = (wanted,)
+
+    def _theme(self) -> None:
+        look = (("dark", self.shell.dark), ("width", self.shell.width))
+        self._store.dispatch(a.Looked(look))
+
+    def _repr_mimebundle_(self, **_kwargs: Any) -> dict[str, Any]:
+        """The live panel, with the header as plain HTML and text for readers without a kernel."""
+        shown: dict[str, Any] = dict(self.widget._repr_mimebundle_())
+        shown["text/html"] = static_card(self.state)
+        shown["text/plain"] = self.summary()
+        return shown
+
+    # -- replaying ----------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Run the next stage of the run on screen."""
+        self._replaying("step", lambda: self._jobs.step(self.state.shown))
+
+    def back(self) -> None:
+        """Run again from the start, up to the stage before."""
+        run = self.state.shown
+        if run is not None and run.reached:
+            self._replaying("back", lambda: self._jobs.back(run))
+
+    def run_to_first_bad(self) -> None:
+        """Run until something goes bad, compare with the record, and trace it."""
+        run = self.state.shown
+        self._replaying("run_to_first_bad", lambda: self._jobs.run_to_first_bad(run))
+
+    def run_to(self, stage: str) -> None:
+        """Run from the start up to and including a stage.
+
+        Raises:
+            UsageError: There is no such stage, or the bundle cannot replay it.
+        """
+        views = {view.name: view for view in self.state.facts.stages}
+        if stage not in views:
+            raise UsageError(
+                f"There is no stage {stage[:40]!r} to run to, so nothing was run. The stages are "
+                f"{', '.join(views)}."
+            )
+        missing = dict(self.state.facts.missing)
+        if stage in missing:
+            raise UsageError(f"{stage.replace('_', ' ')}: not available. {missing[stage]}")
+        run = self.state.shown
+        self._replaying(f"run_to:{stage}", lambda: self._jobs.run_to(run, stage))
+
+    def reset(self) -> None:
+        """Forget where the run on screen stands."""
+        run = self.state.shown
+        if run is not None:
+            self._replaying("reset", lambda: self._jobs.reset(run))
+
+    def trace(self) -> None:
+        """Run once more with probes on, for the ranges of every layer."""
+        run = self.state.shown
+        name, changed = (run.name, run.changed) if run is not None else ("Original", ())
+        self._replaying("trace", lambda: self._jobs.trace(name, changed))
+
+    def set_condition(self, key: str, value: Any) -> None:
+        """Set a switch. Nothing runs until ``replay``.
+
+        Raises:
+            UsageError: No such condition, an illegal value, or a switch without effect here.
+        """
+        from workbench.widgets.facts import value_text
+
+        switch = self.state.facts.switch(key)
+        checked = value_text(getattr(self.bundle.conditions.replace(**{key: value}), key))
+        if switch is not None and switch.why_not and checked != switch.recorded:
+            raise UsageError(
+                f"The condition {key!r} was not set to {checked!r}. {switch.why_not} A run with it "
+                "would be the same run under another name. Choose another condition."
+            )
+        self._store.dispatch(a.ConditionSet(key, checked))
+
+    def undo_conditions(self) -> None:
+        """Put every switch back to what was recorded."""
+        self._store.dispatch(a.ConditionsUndone())
+
+    def replay(self) -> None:
+        """Run the step under the switches as they are set, and keep the run."""
+        changed = changed_conditions(self.state)
+        if not changed:
+            self._replaying("replay", lambda: self._jobs.run_to_first_bad(None))
+            return
+        self._replaying("replay", lambda: self._jobs.replay(next_run_name(self.state), changed))
+
+    def diagnose(self) -> None:
+        """Find where the value was born, in a process of its own."""
+        self._replaying("diagnose", self._jobs.diagnose)
+
+    def stop(self) -> None:
+        """End the replay process now."""
+        self._jobs.stop()
+
+    def close(self) -> None:
+        """End the replay process and take the widgets out of the page."""
+        self._jobs.close()
+        if self._task is not None:
+            self._task.cancel()
+        self.widget.close_all() if hasattr(self.widget, "close_all") else self.widget.close()
+
+    def wait(self, timeout: float = 600.0) -> None:
+        """Wait until nothing runs any more; for scripts, where no event loop shows progress.
+
+        Raises:
+            UsageError: Something still runs after ``timeout`` seconds.
+        """
+        import time
+
+        deadline = time.monotonic() + timeout
+        while self._jobs.busy:
+            self._jobs.pump(TICK)
+            if time.monotonic() > deadline:
+                raise UsageError(
+                    f"The replay still runs after {timeout:g} seconds, and nothing was stopped. "
+                    "Wait again with a longer timeout, or call stop()."
+                )
+
+    # -- trust --------------------------------------------------------------------------------
+
+    def allow(self, how: str = "own", reference: str = "") -> None:
+        """Answer the trust card: run ``own`` code here, or the ``source`` in the bundle.
+
+        Args:
+            how: ``"own"`` or ``"source"``.
+            reference: Where the own code is; the bundle's reference when empty.
+
+        Raises:
+            UsageError: ``how`` is neither.
+        """
+        if how not in ("own", "source"):
+            raise UsageError(
+                f"allow() was given {how[:40]!r}, so nothing was allowed to run. Give 'own' for "
+                "your code, or 'source' for the copy in the bundle."
+            )
+        trust = self.state.trust
+        if reference:
+            self._store.dispatch(a.TrustEdited((("reference", reference),)))
+        pending = trust.pending
+        self._store.dispatch(a.TrustGiven(how))
+        self._jobs.close()
+        if pending:
+            self._commands.act(pending)
+
+    def allow_as_chosen(self) -> None:
+        """Answer as the card stands; nothing happens while the answer is not complete."""
+        trust = self.state.trust
+        code = CodeReader(self.bundle).read(trust.reference)
+        if may_run(trust, self.state.facts.digest, bool(code.bundled)):
+            self.allow(trust.choice, trust.reference)
+
+    def decline(self) -> None:
+        """Stay with recorded evidence."""
+        self._store.dispatch(a.TrustDeclined())
+
+    def _replaying(self, pending: str, start: Callable[[], None]) -> None:
+        if self._step is None and not self.state.trust.given:
+            self._store.dispatch(a.TrustAsked(pending))
+            return
+        if self._jobs.busy:
+            raise UsageError(
+                "A replay is running, so nothing else was started. Wait for it, or press Stop."
+            )
+        start()
+        self._watch()
+
+    def _start_worker(self) -> Worker:
+        from workbench.widgets.process import start
+
+        if self._make_worker is not None:
+            made: Worker = self._make_worker()
+            return made
+        trust = self.state.trust
+        step: Any = self._step
+        if step is None and trust.given == "own":
+            step = trust.reference or self.state.facts.step_reference or None
+        return start(self.bundle, step, "source" if trust.given == "source" else None)
+
+    # -- the clock ----------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Look at the replay process while it runs, where an event loop is there to do it."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._look())
+
+    async def _look(self) -> None:
+        while self._jobs.busy:
+            self._store.guard.run("rail", self._jobs.pump)
+            if self.state.activity is not None:
+                self.rail.tick(self.state.activity)
+            await asyncio.sleep(TICK)
+
+
+def _first_state(bundle: Any, step: Any) -> State:
+    from dataclasses import replace
+
+    state = State(facts=read_facts(bundle))
+    if step is not None:
+        state = replace(state, trust=replace(state.trust, given="own"))
+    return read_saved(bundle, state)

@@ -1,0 +1,175 @@
+"""The stage rail: ten stages, one line about the chosen one, and the buttons that replay."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import ipywidgets as w
+
+from workbench.widgets import parts
+from workbench.widgets.markup import GLYPH, esc, link
+from workbench.widgets.parts import Act
+from workbench.widgets.state import RECORDED, STAGE_NAMES, Activity, StageView, State
+from workbench.widgets.store import Store
+from workbench.widgets.words import establishes, seconds, stage_line, stage_words
+
+STATUS_WORDS = {
+    "clean": "nothing non-finite",
+    "bad": "non-finite",
+    "alert": "alert",
+    "skip": "scaler skip",
+    "running": "running",
+    "not_run": "not run",
+    "unavailable": "not available",
+}
+
+
+class Rail:
+    """Region: the stages and the replay buttons."""
+
+    name = "rail"
+
+    def __init__(self, store: Store, act: Act) -> None:
+        self._act = act
+        wrap = store.guard.wrap
+        self._whose = parts.html("", "wb-whose")
+        self._buttons = {
+            name: parts.button(
+                stage_words(name),
+                wrap(self.name, partial(act, f"stage:{name}")),
+                classes=("wb-stage",),
+            )
+            for name in STAGE_NAMES
+        }
+        self._line = parts.html("", "wb-stage-line")
+        self._progress = w.IntProgress(min=0, max=100, layout=w.Layout(width="180px"))
+        self._progress.add_class("wb-progress")
+        self._controls = self._make_controls(wrap)
+        self._run_to = w.Dropdown(
+            options=[("Run to …", ""), *((stage_words(name), name) for name in STAGE_NAMES)],
+            layout=w.Layout(width="130px"),
+        )
+        self._run_to.observe(wrap(self.name, self._run_to_chosen), names="value")
+        order = ("back", "step", "run_to_first_bad")
+        self.row = parts.row(
+            [
+                *(self._controls[key] for key in order),
+                self._run_to,
+                self._controls["reset"],
+                self._controls["stop"],
+            ],
+            "wb-controls",
+        )
+        self.slot = parts.column([self.row], "wb-controls-slot")
+        stages = parts.row([self._whose, *self._buttons.values()], "wb-stages")
+        line = parts.row([self._progress, self._line], "wb-line-row")
+        self.widget = parts.column([stages, line, self.slot], "wb-rail")
+
+    def _make_controls(self, wrap: Any) -> dict[str, w.Button]:
+        labels = {
+            "back": ("◀ Back", "Run again from the start, to the stage before (p)"),
+            "step": ("Step ▶", "Run the next stage (n)"),
+            "run_to_first_bad": ("Run to first bad", "Run until something goes bad (f)"),
+            "reset": ("Reset", "Forget where this run stands (r)"),
+            "stop": ("■ Stop", "End the replay process (.)"),
+        }
+        return {
+            key: parts.button(label, wrap(self.name, partial(self._act, key)), title=title)
+            for key, (label, title) in labels.items()
+        }
+
+    def _run_to_chosen(self) -> None:
+        stage = self._run_to.value
+        if stage:
+            self._run_to.value = ""
+            self._act(f"run_to:{stage}")
+
+    def part(self, state: State) -> object:
+        """The stages shown, what runs, and what is said about it."""
+        return (
+            state.stages,
+            state.activity,
+            state.look.shown,
+            state.look.stage,
+            state.look.open & {"establishes"},
+            state.says,
+            state.problem(self.name),
+            state.trust.given,
+        )
+
+    def draw(self, state: State) -> None:
+        """Draw stages, line and buttons."""
+        chosen = chosen_stage(state)
+        whose = RECORDED if state.shown is None else state.look.shown
+        note = "not replayed" if state.shown is None else "replayed"
+        self._whose.value = f'<b>{esc(whose)}</b><br><span class="wb-dim">{esc(note)}</span>'
+        for stage in state.stages:
+            self._draw_stage(stage, chosen is not None and stage.name == chosen.name)
+        self._draw_line(state, chosen)
+        self._draw_controls(state)
+
+    def _draw_stage(self, stage: StageView, chosen: bool) -> None:
+        made = self._buttons[stage.name]
+        made.description = f"{GLYPH[stage.status]} {stage_words(stage.name)}"
+        made.tooltip = stage_line(stage)
+        for status in GLYPH:
+            parts.set_class(made, f"wb-{status}", status == stage.status)
+        parts.set_class(made, "wb-chosen", chosen)
+
+    def _draw_line(self, state: State, chosen: StageView | None) -> None:
+        activity = state.activity
+        parts.show(self._progress, activity is not None)
+        if activity is not None:
+            self.tick(activity)
+            return
+        text = esc(state.says) + " " if state.says else ""
+        if chosen is not None and not state.says:
+            text += esc(stage_line(chosen))
+            opened = "establishes" in state.look.open
+            text += " " + link("establishes", "What this shows " + ("▾" if opened else "▸"))
+            if opened:
+                text += f'<div class="wb-note">{esc(establishes(chosen.name))}</div>'
+        self._line.value = text + parts.problem(state.problem(self.name))
+
+    def tick(self, activity: Activity) -> None:
+        """Show how long the activity has taken; called while it runs."""
+        spent = max(time.monotonic() - activity.started, 0.0)
+        where = stage_words(activity.stage) or "starting"
+        expected = f" of {seconds(activity.expected)}" if activity.expected else ""
+        self._line.value = (
+            f"{esc(activity.verb)} · {esc(activity.run)} · {esc(where)} … {spent:.1f} s{expected}"
+        )
+        share = spent / activity.expected if activity.expected else 0.0
+        self._progress.bar_style = "" if activity.expected else "info"
+        self._progress.value = min(int(share * 100), 99) if activity.expected else 100
+
+    def _draw_controls(self, state: State) -> None:
+        busy = state.activity is not None
+        run = state.shown
+        reached = run.reached if run is not None else 0
+        done = run is not None and (run.finished or reached >= len(STAGE_NAMES))
+        off = {
+            "back": busy or reached == 0,
+            "step": busy or done,
+            "run_to_first_bad": busy,
+            "reset": busy or reached == 0,
+            "stop": not busy,
+        }
+        for key, disabled in off.items():
+            self._controls[key].disabled = disabled
+        parts.set_class(self._controls["stop"], "wb-live", busy)
+        self._run_to.disabled = busy
+
+
+def chosen_stage(state: State) -> StageView | None:
+    """The stage the line is about: the clicked one, else the bad one, else the last that ran."""
+    by_name = {stage.name: stage for stage in state.stages}
+    if state.look.stage in by_name:
+        return by_name[state.look.stage]
+    bad = next((stage for stage in state.stages if stage.status in ("bad", "alert")), None)
+    if bad is not None:
+        return bad
+    done = [stage for stage in state.stages if stage.status in ("clean", "skip")]
+    return done[-1] if done else None

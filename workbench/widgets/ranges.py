@@ -1,0 +1,195 @@
+"""The Ranges tab: per-layer ranges as one live chart, the layer list and the layer card."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ipywidgets as w
+
+from workbench.charts import ranges as ranges_chart
+from workbench.charts.arrays import tensor_kinds
+from workbench.charts.grouping import MAX_LAYERS
+from workbench.widgets import parts
+from workbench.widgets.actions import Looked
+from workbench.widgets.figure import LiveFigure
+from workbench.widgets.layer_rows import MAX_SHOWN, LayerRow, by_risk, card, layer_rows
+from workbench.widgets.markup import esc, link, middle, note
+from workbench.widgets.parts import Act
+from workbench.widgets.state import ORIGINAL, RECORDED, State
+from workbench.widgets.store import Store
+from workbench.widgets.words import seconds
+
+HEIGHT = 372
+LIST_WIDTH = 270
+NARROW = 1100
+
+
+class Ranges:
+    """Region: the chart, its options, the layer list and the card of one layer."""
+
+    name = "ranges"
+
+    def __init__(self, store: Store, act: Act) -> None:
+        self._store, self._act = store, act
+        wrap = store.guard.wrap
+        self._figure = LiveFigure(self._clicked, store.guard)
+        self._tensor = w.Dropdown(options=["activations"], layout=w.Layout(width="130px"))
+        self._tensor.observe(
+            wrap(self.name, lambda: self._look("tensor_kind", self._tensor.value)), names="value"
+        )
+        self._overlay = w.Checkbox(description="", indent=False, layout=w.Layout(width="auto"))
+        self._overlay.observe(
+            wrap(self.name, lambda: self._look("overlay", self._overlay.value)), names="value"
+        )
+        self._search = w.Text(placeholder="/ search layers", layout=w.Layout(width="auto"))
+        self._search.add_class("wb-search")
+        self._search.observe(
+            wrap(self.name, lambda: self._look("search", self._search.value)), names="value"
+        )
+        self._list = w.Select(options=[], rows=14, layout=w.Layout(width="auto"))
+        self._list.add_class("wb-layer-list")
+        self._list.observe(wrap(self.name, self._listed), names="value")
+        self._shown_of = parts.html("", "wb-dim")
+        self._card = parts.html("", "wb-card")
+        self._about = parts.html("", "wb-dim")
+        self._empty = parts.html("", "wb-empty")
+        bar = parts.row([self._tensor, self._overlay, self._about], "wb-chart-bar")
+        self._chart = parts.column([], "wb-chart")
+        side = parts.column([self._search, self._list, self._shown_of], "wb-layers")
+        right = parts.column([bar, self._chart, self._card], "wb-ranges-main")
+        self._full = parts.row([side, right], "wb-ranges")
+        self.widget = parts.column([self._empty, self._full])
+        self._rows: list[LayerRow] = []
+        self._rows_of: object = None
+        self._drawing = False
+
+    def _look(self, field: str, value: Any) -> None:
+        if not self._drawing and value is not None:
+            self._store.dispatch(Looked(((field, value),)))
+
+    def _listed(self) -> None:
+        self._look("layer", self._list.value)
+
+    def _clicked(self, place: int) -> None:
+        """A click on the chart: its x is a layer's place, unless layers are grouped."""
+        if len(self._rows) <= MAX_LAYERS:
+            self._store.dispatch(Looked((("layer", place),)))
+
+    def part(self, state: State) -> object:
+        """Which table is shown and how it is looked at."""
+        run = layers_run(state)
+        version = (run.name, run.layers_version) if run is not None else id(state.saved_layers)
+        other = overlay_run(state)
+        over = (other.name, other.layers_version) if other is not None else None
+        look = state.look
+        opinion = (look.tensor_kind, look.overlay, look.search, look.layer, look.dark, look.width)
+        return (version, over, opinion, state.activity is not None)
+
+    def draw(self, state: State) -> None:
+        """Draw the chart, or say why there is none and what would make one."""
+        layers, source = shown_layers(state)
+        parts.show(self._full, layers is not None)
+        self._empty.value = "" if layers is not None else empty_text(state)
+        if layers is None:
+            return
+        self._drawing = True
+        try:
+            kind = self._draw_options(state, layers, source)
+            key = (id(layers), kind)
+            if self._rows_of != key:
+                self._rows, self._rows_of = layer_rows(layers, kind), key
+            self._draw_list(state)
+            self._draw_chart(state, layers, kind)
+        finally:
+            self._drawing = False
+
+    def _draw_options(self, state: State, layers: Any, source: str) -> str:
+        kinds = tensor_kinds(layers) or ("activations",)
+        kind = state.look.tensor_kind if state.look.tensor_kind in kinds else kinds[0]
+        options = [(one.capitalize(), one) for one in kinds]
+        if list(self._tensor.options) != options:
+            self._tensor.options = options
+        self._tensor.value = kind
+        other = overlay_run(state)
+        parts.show(self._overlay, other is not None)
+        if other is not None:
+            self._overlay.description = f"◇ {other.name} over it"
+            self._overlay.value = state.look.overlay
+        self._about.value = esc(source)
+        return kind
+
+    def _draw_list(self, state: State) -> None:
+        found = by_risk(self._rows, state.look.search)
+        shown = found[:MAX_SHOWN]
+        options = [(f"{row.mark} {middle(row.label, 40)}", row.index) for row in shown]
+        if list(self._list.options) != options:
+            self._list.options = options
+        chosen = state.look.layer
+        if chosen < 0 and found:
+            chosen = found[0].index
+        self._list.value = chosen if any(row.index == chosen for row in shown) else None
+        self._list.rows = 1 if state.look.width < NARROW else 14
+        cut = f"first {len(shown)} of " if len(shown) < len(found) else ""
+        self._shown_of.value = f"{cut}{len(found):,} of {len(self._rows):,}, riskiest first"
+        at = self._rows[chosen] if 0 <= chosen < len(self._rows) else None
+        self._card.value = card(at) if at is not None else "No layer has this name."
+
+    def _draw_chart(self, state: State, layers: Any, kind: str) -> None:
+        other = overlay_run(state)
+        over = other.layers if other is not None and state.look.overlay else None
+        figure = ranges_chart.figure(
+            layers,
+            kind,
+            other=over,
+            theme="dark" if state.look.dark else "light",
+            height=HEIGHT,
+        )
+        self._figure.show(figure, chart_width(state.look.width))
+        if not self._chart.children:
+            self._chart.children = [self._figure.widget]
+
+
+def chart_width(panel: int) -> int:
+    """Width of the chart for a panel's width, in pixels."""
+    side = 0 if panel < NARROW else LIST_WIDTH
+    return max(panel - side - 34, 320)
+
+
+def layers_run(state: State) -> Any:
+    """The run whose layers are shown: the shown one, else Original."""
+    for run in (state.shown, state.run(ORIGINAL)):
+        if run is not None and run.layers is not None:
+            return run
+    return None
+
+
+def shown_layers(state: State) -> tuple[Any, str]:
+    """The layers table to show and whose it is, in words."""
+    run = layers_run(state)
+    if run is not None:
+        conditions = "recorded conditions" if not run.diagnostic else "diagnostic"
+        return run.layers, f"{run.name}, replayed here with probes on ({conditions})"
+    if state.saved_layers is not None:
+        return state.saved_layers, state.saved_from
+    return None, ""
+
+
+def overlay_run(state: State) -> Any:
+    """The other run that can be drawn over the shown one."""
+    base = layers_run(state)
+    if base is None:
+        return None
+    others = [run for run in state.runs if run.layers is not None and run.name != base.name]
+    return others[-1] if others else None
+
+
+def empty_text(state: State) -> str:
+    """Why there is no chart, and the one step that makes one."""
+    if state.activity is not None:
+        return note("Ranges come with the traced replay, which runs after the bare one.")
+    run = state.shown
+    if run is not None and state.look.shown != RECORDED and run.reached:
+        return note(esc(f"No ranges of {run.name} yet. ") + link("trace", "Trace it"))
+    takes = seconds(state.facts.seconds)
+    label = "Run to first bad" + (f", {takes}" if takes else "")
+    return note("Ranges come from a replay. " + link("run_to_first_bad", label))

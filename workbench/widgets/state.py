@@ -1,0 +1,259 @@
+"""What the panel shows, as one frozen value.
+
+Nothing here knows ipywidgets. Regions draw a state; the reducer makes the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+STAGE_NAMES: tuple[str, ...] = (
+    "input",
+    "forward",
+    "loss",
+    "backward",
+    "reduce",
+    "unscale",
+    "clip",
+    "update",
+    "after_update",
+    "logging",
+)
+
+Status = Literal["not_run", "running", "clean", "bad", "alert", "skip", "unavailable"]
+Tab = Literal["origin", "ranges", "timeline", "evidence"]
+TABS: tuple[Tab, ...] = ("origin", "ranges", "timeline", "evidence")
+
+RECORDED = "Recorded"
+ORIGINAL = "Original"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many elements of a tensor are NaN, +Inf, −Inf and finite."""
+
+    nan: int = 0
+    pos_inf: int = 0
+    neg_inf: int = 0
+    finite: int = 0
+
+    @property
+    def total(self) -> int:
+        """All elements."""
+        return self.nan + self.pos_inf + self.neg_inf + self.finite
+
+    @property
+    def nonfinite(self) -> int:
+        """Elements that are not finite."""
+        return self.nan + self.pos_inf + self.neg_inf
+
+
+@dataclass(frozen=True)
+class StageView:
+    """One stage on the rail."""
+
+    name: str
+    status: Status = "not_run"
+    tensor: str = ""
+    counts: Counts | None = None
+    reason: str = ""
+    sentence: str = ""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One condition the user can change: its recorded value, the choices, and what limits it."""
+
+    key: str
+    label: str
+    recorded: str
+    choices: tuple[str, ...] = ()
+    quick: bool = False
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One labelled sentence of the header."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was recorded: read from the bundle without running anything it names."""
+
+    path: str
+    name: str
+    digest: str
+    title: str
+    headline: str
+    caught_at: str
+    lines: tuple[Line, ...]
+    kind: str = "nonfinite"
+    stage: str = ""
+    tensor: str = ""
+    step_reference: str = ""
+    source_lines: int = 0
+    sealed: bool = True
+    seconds: float | None = None
+    missing: tuple[tuple[str, str], ...] = ()
+    switches: tuple[Switch, ...] = ()
+    stages: tuple[StageView, ...] = ()
+    device_note: str = ""
+
+    def switch(self, key: str) -> Switch | None:
+        """The switch of a condition, or None when there is no such switch."""
+        return next((switch for switch in self.switches if switch.key == key), None)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One replay: its conditions and what came out. Runs are kept until the kernel stops.
+
+    ``layers`` is the table of the traced replay (None before one), compared by identity.
+    """
+
+    name: str
+    changed: tuple[tuple[str, str], ...] = ()
+    stages: tuple[StageView, ...] = ()
+    finished: bool = False
+    verdict: str = ""
+    sentence: str = ""
+    probes: bool | None = None
+    after: str = ""
+    without_effect: tuple[str, ...] = ()
+    layers: Any = field(default=None, compare=False)
+    layers_version: int = 0
+
+    @property
+    def diagnostic(self) -> bool:
+        """Whether the run changed any recorded condition."""
+        return bool(self.changed)
+
+    @property
+    def bad(self) -> StageView | None:
+        """The first stage that went bad, or None."""
+        return next((stage for stage in self.stages if stage.status == "bad"), None)
+
+    @property
+    def reached(self) -> int:
+        """How many stages have run."""
+        done = [i for i, s in enumerate(self.stages) if s.status in DONE]
+        return done[-1] + 1 if done else 0
+
+
+DONE = ("clean", "bad", "alert", "skip")
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What the child process is doing now."""
+
+    verb: str
+    run: str
+    stage: str = ""
+    started: float = 0.0
+    expected: float | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that could not be done, shown in the region it concerns.
+
+    ``trace`` is set only for a bug of ours; ``action`` names one offered next step.
+    """
+
+    text: str
+    trace: str = ""
+    action: str = ""
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Trust:
+    """The question whether the step's code may run. ``pending`` waits for the answer."""
+
+    asked: bool = False
+    given: str = ""
+    choice: str = "own"
+    reference: str = ""
+    typed: str = ""
+    source_read: bool = False
+    source_open: bool = False
+    diff_open: bool = False
+    pending: str = ""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How the panel is looked at: nothing here changes what was found."""
+
+    tab: Tab = "timeline"
+    shown: str = RECORDED
+    stage: str = ""
+    section: str = "batch"
+    tensor_kind: str = "activations"
+    limits: bool = True
+    overlay: bool = False
+    layer: int = -1
+    search: str = ""
+    open: frozenset[str] = frozenset()
+    dark: bool = False
+    width: int = 1220
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything the panel shows."""
+
+    facts: Facts
+    look: Look = field(default_factory=Look)
+    runs: tuple[Run, ...] = ()
+    wanted: tuple[tuple[str, str], ...] = ()
+    activity: Activity | None = None
+    trust: Trust = field(default_factory=Trust)
+    problems: tuple[tuple[str, Problem], ...] = ()
+    findings: Any = field(default=None, compare=False)
+    findings_from: str = ""
+    says: str = ""
+    saved_layers: Any = field(default=None, compare=False)
+    saved_from: str = ""
+
+    def run(self, name: str) -> Run | None:
+        """The run of that name, or None."""
+        return next((run for run in self.runs if run.name == name), None)
+
+    @property
+    def shown(self) -> Run | None:
+        """The run whose results are shown, or None while recorded facts are."""
+        return self.run(self.look.shown)
+
+    @property
+    def stages(self) -> tuple[StageView, ...]:
+        """The stages on the rail: of the shown run, else as recorded."""
+        run = self.shown
+        return run.stages if run is not None else self.facts.stages
+
+    def problem(self, region: str) -> Problem | None:
+        """What went wrong in a region, or None."""
+        return dict(self.problems).get(region)
+
+    def looking(self, **changes: Any) -> State:
+        """The same findings, looked at differently."""
+        return replace(self, look=replace(self.look, **changes))
+
+
+def fresh_stages(missing: tuple[tuple[str, str], ...] = ()) -> tuple[StageView, ...]:
+    """All ten stages before anything ran.
+
+    Args:
+        missing: Pairs of stage name and the reason why it cannot be replayed.
+    """
+    why = dict(missing)
+    return tuple(
+        StageView(name, "unavailable", reason=why[name]) if name in why else StageView(name)
+        for name in STAGE_NAMES
+    )

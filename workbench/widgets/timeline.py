@@ -1,0 +1,59 @@
+"""The Timeline tab: loss, gradient norm, scale and learning rate. It needs only the ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.charts import timeline as timeline_chart
+from workbench.widgets import parts
+from workbench.widgets.figure import LiveFigure
+from workbench.widgets.markup import esc, note
+from workbench.widgets.parts import Act
+from workbench.widgets.state import State
+from workbench.widgets.store import Store
+
+HEIGHT = 412
+
+
+class Timeline:
+    """Region: the recorded series around the incident.
+
+    Args:
+        store: The panel's state.
+        act: Not used: the timeline starts nothing.
+        bundle: The opened bundle; its ledger is read on first sight.
+    """
+
+    name = "timeline"
+
+    def __init__(self, store: Store, act: Act, bundle: Any) -> None:
+        del act
+        self._bundle = bundle
+        self._ledger: list[dict[str, Any]] | None = None
+        self._figure = LiveFigure(lambda _x: None, store.guard)
+        self._empty = parts.html("", "wb-empty")
+        self._chart = parts.column([], "wb-chart")
+        self.widget = parts.column([self._empty, self._chart], "wb-timeline")
+
+    def part(self, state: State) -> object:
+        """Theme and width; the ledger never changes."""
+        return (state.look.dark, state.look.width)
+
+    def draw(self, state: State) -> None:
+        """Draw the series, or say that none were recorded."""
+        if self._ledger is None:
+            has = self._bundle.has("ledger.jsonl")
+            self._ledger = list(self._bundle.ledger()) if has else []
+        if not self._ledger:
+            self._empty.value = note(esc("The bundle has no ledger, so there is no timeline."))
+            return
+        figure = timeline_chart.figure(
+            self._ledger,
+            incident=self._bundle.manifest.step,
+            rank=self._bundle.manifest.rank,
+            theme="dark" if state.look.dark else "light",
+            height=HEIGHT,
+        )
+        self._figure.show(figure, max(state.look.width - 30, 320))
+        if not self._chart.children:
+            self._chart.children = [self._figure.widget]

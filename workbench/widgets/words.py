@@ -1,0 +1,112 @@
+"""The fixed sentences of the panel, and how numbers are said."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from workbench.charts import words as charts_words
+from workbench.widgets.state import ORIGINAL, Counts, Run, StageView
+
+
+def stage_words(stage: str) -> str:
+    """A stage's name as it is read."""
+    return stage.replace("_", " ")
+
+
+def counts_words(counts: Counts | None) -> str:
+    """How many elements are bad: ``1 NaN of 1``; empty when counts are not known."""
+    return "" if counts is None else charts_words.counts(asdict(counts))
+
+
+def bad_kind(counts: Counts | None) -> str:
+    """One word for what a tensor holds: NaN, +Inf, −Inf or non-finite."""
+    if counts is None or not counts.nonfinite:
+        return "non-finite"
+    kinds = {"NaN": counts.nan, "+Inf": counts.pos_inf, "−Inf": counts.neg_inf}
+    return next(kind for kind, many in kinds.items() if many)
+
+
+def seconds(value: float | None) -> str:
+    """A duration as people say it."""
+    if value is None:
+        return ""
+    if value < 1:
+        return "under 1 s"
+    minute = 60
+    if value < minute:
+        return f"about {value:.0f} s"
+    return f"about {value / minute:.0f} min"
+
+
+def run_result(run: Run) -> str:
+    """What came out of a run, in three words."""
+    bad = run.bad
+    if bad is not None:
+        if bad.tensor.startswith("exception:"):
+            return f"{bad.tensor.removeprefix('exception:')} in {stage_words(bad.name)}"
+        return f"{bad_kind(bad.counts)} at {stage_words(bad.name)}"
+    if run.finished:
+        alert = any(stage.status == "alert" for stage in run.stages)
+        skip = any(stage.status == "skip" for stage in run.stages)
+        return "alert, all finite" if alert else ("scaler skip" if skip else "finite")
+    if run.reached:
+        return f"finite up to {stage_words(run.stages[run.reached - 1].name)}"
+    return "not run yet"
+
+
+def verdict_words(run: Run | None) -> str:
+    """The sentence after ``Sure?`` for a run under the recorded conditions."""
+    if run is None or run.name != ORIGINAL or not run.verdict:
+        return charts_words.verdict(None)
+    known = {"verdict": run.verdict, "survives_instrumentation": run.probes}
+    said = charts_words.verdict(known)
+    plain = charts_words.verdict({"verdict": run.verdict})
+    # the replay's own sentence names the distance or the difference; the probes come after it
+    return said.replace(plain, run.sentence) if run.sentence else said
+
+
+def stage_line(stage: StageView) -> str:
+    """One sentence about a stage: its tensor, counts, or why it has not run."""
+    label = stage_words(stage.name)
+    if stage.status == "unavailable":
+        return f"{label}: not available. {stage.reason}"
+    if stage.status == "running":
+        return f"{label} …"
+    if stage.sentence:
+        return f"{label}: {stage.sentence}"
+    if stage.status == "not_run":
+        return f"{label}: not run yet."
+    if stage.status == "bad":
+        what = "" if stage.tensor in ("", stage.name) else f"{stage.tensor}: "
+        return f"{label}: {what}{counts_words(stage.counts) or 'non-finite'}."
+    if stage.status == "skip":
+        return f"{label}: the loss scaler skips this update. {stage.reason}".strip()
+    if stage.status == "alert":
+        return f"{label}: nothing non-finite. Alert: {stage.reason}"
+    return f"{label}: nothing non-finite. {stage.reason}".strip()
+
+
+def finding_of(run: Run, changes: str) -> str:
+    """The sentence for a finite diagnostic run; it never says cause."""
+    return (
+        f"Finite with {changes}. The failure depends on {changes_subject(run)}; "
+        "this does not show that it is the cause."
+    )
+
+
+def changes_subject(run: Run) -> str:
+    """What was changed, as the subject of a sentence."""
+    keys = [key.replace("_", " ") for key, _ in run.changed]
+    return keys[0] if len(keys) == 1 else "these conditions together"
+
+
+def changed_words(changed: tuple[tuple[str, str], ...]) -> str:
+    """``autocast off, deterministic on``."""
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in changed)
+
+
+def establishes(stage: str) -> str:
+    """What looking at a stage can establish."""
+    from workbench.step.stages import ESTABLISHES
+
+    return dict(ESTABLISHES).get(stage, "")  # type: ignore[call-overload,no-any-return]
