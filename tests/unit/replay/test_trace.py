@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from unit.replay.traced import trace_of
 
+from tests.unit.replay.traced import trace_of
 from workbench.numerics.counts import count
 from workbench.replay.trace_events import Event
 from workbench.step.protocol import Autocast
