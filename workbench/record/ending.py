@@ -15,6 +15,7 @@ from workbench.record.record import grad_norm, make_record, sum_components
 from workbench.record.result import Skipped, StepResult
 from workbench.record.session import Session
 from workbench.record.trip import Trip
+from workbench.step.digests import loss_bits
 from workbench.step.runner import StepRunner
 from workbench.step.stages import Unit
 
@@ -72,7 +73,9 @@ def _record(
         _freeze_first(recorder, trip, record)
         written = _write(recorder, session, runner, trip, alerts)
         _tell(recorder, session, runner, trip, written)
-    recorder.ring.add(session.step_index, session.snapshot, session.loss_bits)
+    if recorder.ring.every:
+        bits = session.loss_bits or (None if loss is None else loss_bits(loss))
+        recorder.ring.add(session.step_index, session.snapshot, bits)
     return written
 
 

@@ -284,10 +284,12 @@ class StepRunner:
 
     def _update(self, unit: Unit) -> None:
         optimizers = self._optimizers_of(unit)
+        # the default update is the same in every phase and is not told which one
+        phase = self._phase(unit) if _overrides(self.step, "update") else {}
         with self._gate_context():
             proofs = [UpdateProof(optimizer, self.scaler) for optimizer in optimizers]
         for optimizer in optimizers:
-            self.step.update(self.model, optimizer, self._scaler(), **self._phase(unit))
+            self.step.update(self.model, optimizer, self._scaler(), **phase)
         with self._gate_context():
             self.values.optimizer_records += [proof.judge() for proof in proofs]
 
