@@ -173,7 +173,7 @@ class _Slicer:
     def _relevant_reads(self, event: Event) -> list[Read]:
         """The non-finite reads to follow; under a finite loss, gradients only."""
         reads = event.bad_reads
-        if not reads or not self.cut or event.index not in self.gradients:
+        if not reads or not self.cut or event.node is None or event.index not in self.gradients:
             return reads
         through = [r for r in reads if any(p in self.gradients for p in r.producers)]
         if through:

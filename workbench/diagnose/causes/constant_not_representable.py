@@ -13,8 +13,8 @@ def _rule(case: Case) -> bool:
 
 def _explain(case: Case) -> str:
     raised = case.trace.raised
-    text = raised.message.splitlines()[0] if raised is not None else ""
-    return f"A constant does not fit the dtype it is written to: {text}"
+    text = raised.message.splitlines()[0].rstrip(".") if raised is not None else ""
+    return f"A constant does not fit the dtype it is written to: {text}."
 
 
 CAUSE = Cause(

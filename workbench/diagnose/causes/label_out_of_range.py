@@ -18,9 +18,8 @@ def _rule(case: Case) -> bool:
 
 def _explain(case: Case) -> str:
     raised = case.trace.raised
-    return (
-        f"An index points outside of its table: {raised.message.splitlines()[0] if raised else ''}"
-    )
+    text = raised.message.splitlines()[0].rstrip(".") if raised is not None else ""
+    return f"An index points outside of its table: {text}."
 
 
 CAUSE = Cause(

@@ -17,9 +17,18 @@ def _rule(case: Case) -> bool:
     dtype = getattr(torch, case.dtype, None)
     if dtype is None or not dtype.is_floating_point:
         return False
-    limit = torch.finfo(dtype).max
-    sides = [case.tensor(0), case.tensor(1)]
-    return any(side is not None and bool((side.abs() >= _NEAR * limit).any()) for side in sides)
+    limit = _NEAR * torch.finfo(dtype).max
+    return any(_is_mask(case.argument(side), limit) for side in (0, 1))
+
+
+def _is_mask(side: object, limit: float) -> bool:
+    """Whether an operand holds one constant near the dtype's limit."""
+    if isinstance(side, float | int):
+        return abs(side) >= limit
+    if not isinstance(side, torch.Tensor) or not side.is_floating_point():
+        return False
+    large = side[side.abs() >= limit]
+    return large.numel() > 0 and bool((large == large.flatten()[0]).all())
 
 
 def _explain(case: Case) -> str:
