@@ -1,4 +1,5 @@
 import json
+from typing import ClassVar
 
 import pytest
 import recorded_steps as steps
@@ -194,7 +195,7 @@ def test_statistics_only_holds_no_values(tmp_path):
 
 
 class Ids(steps.Cnn):
-    domains = {"ids": Domain(0, 15, allowed=(-100,)), "x": Domain(finite=True)}
+    domains: ClassVar = {"ids": Domain(0, 15, allowed=(-100,)), "x": Domain(finite=True)}
 
     def build_model(self):
         return nn.Embedding(16, 2)
@@ -210,13 +211,13 @@ def test_domains_warn_or_trip(tmp_path):
     good = {"ids": torch.tensor([[0, 15, -100]]), "x": torch.ones(2)}
     bad = {"ids": torch.tensor([[0, 3], [16, 2]]), "x": torch.ones(2)}
     for name, count in (("warn", 1), ("off", 0)):
-        step, recorder = make(Ids, tmp_path / name, Policy(input=name))
+        _, recorder = make(Ids, tmp_path / name, Policy(input=name))
         assert recorder.train_step(good).incident is None
         assert recorder.train_step(bad).updated
         records = ledger(tmp_path / name)
         assert len(records[0]["soft_gates"]) == 0
         assert len(records[1]["soft_gates"]) == count
-    step, recorder = make(Ids, tmp_path / "trip", Policy(input="trip"))
+    _, recorder = make(Ids, tmp_path / "trip", Policy(input="trip"))
     recorder.train_step(good)
     with pytest.raises(NonFiniteError) as raised:
         recorder.train_step(bad)

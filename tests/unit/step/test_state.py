@@ -196,9 +196,9 @@ def test_differences_are_listed_and_nothing_is_loaded():
 def test_optimizers_must_fit():
     model = nn.Linear(2, 2)
     state = capture_state(model, [torch.optim.SGD(model.parameters(), 0.1)], None, (), [], 0)
-    with pytest.raises(CannotRunError, match="optimizer 0 is 'torch.optim.sgd.SGD'"):
+    with pytest.raises(CannotRunError, match=r"optimizer 0 is 'torch\.optim\.sgd\.SGD'"):
         restore_state(state, model, [torch.optim.Adam(model.parameters(), 0.1)])
-    with pytest.raises(CannotRunError, match="only in the record: \\['bias'\\]"):
+    with pytest.raises(CannotRunError, match=r"only in the record: \['bias'\]"):
         restore_state(state, model, [torch.optim.SGD([model.weight], 0.1)])
     with pytest.raises(CannotRunError, match="loss scaler"):
         sgd = torch.optim.SGD(model.parameters(), 0.1)
