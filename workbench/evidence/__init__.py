@@ -13,16 +13,9 @@ if TYPE_CHECKING:
     from workbench.evidence.conditions import Conditions, conditions_from, parse_setting
     from workbench.evidence.machine import environment, environment_differences
     from workbench.evidence.packing import Packed, pack_tensors, unpack_tensors
-    from workbench.evidence.pytree import (
-        AttributeDict,
-        FieldTuple,
-        Missing,
-        flatten,
-        loaded_class,
-        missing_objects,
-        unflatten,
-    )
+    from workbench.evidence.pytree import flatten, missing_objects, unflatten
     from workbench.evidence.reader import Bundle, FileCheck, find_bundles, open_bundle
+    from workbench.evidence.records import AttributeDict, FieldTuple, Missing, loaded_class
     from workbench.evidence.schema import (
         GOALS,
         FileEntry,
@@ -54,16 +47,9 @@ _WHERE = {
     "conditions": ("Conditions", "conditions_from", "parse_setting"),
     "machine": ("environment", "environment_differences"),
     "packing": ("Packed", "pack_tensors", "unpack_tensors"),
-    "pytree": (
-        "AttributeDict",
-        "FieldTuple",
-        "Missing",
-        "flatten",
-        "loaded_class",
-        "missing_objects",
-        "unflatten",
-    ),
+    "pytree": ("flatten", "missing_objects", "unflatten"),
     "reader": ("Bundle", "FileCheck", "find_bundles", "open_bundle"),
+    "records": ("AttributeDict", "FieldTuple", "Missing", "loaded_class"),
     "schema": ("GOALS", "FileEntry", "FirstBad", "Manifest", "StepReference", "fingerprint"),
     "summary": ("SummaryFacts", "summary_facts", "summary_lines", "verdict_sentence"),
     "table": ("Table", "read_table", "table_from_rows", "write_table"),

@@ -15,8 +15,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from workbench.errors import BundleError
+from workbench.errors import BundleError, UsageError
 from workbench.evidence.safetensors_file import CODE_OF
+from workbench.numerics.dense import as_bytes
 from workbench.numerics.limits import dtype_name, dtype_of
 
 # A strided tensor is restored with its gaps only while they are this much of it at most.
@@ -43,10 +44,20 @@ class Packed:
     Attributes:
         stored: Contiguous CPU tensors by the names they have in the file.
         specs: Per tensor name what the stored form does not say; absent for a plain tensor.
+        taken: Names of tensors and of stored pieces.
     """
 
     stored: dict[str, Tensor] = field(default_factory=dict)
     specs: dict[str, Spec] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+
+    def free_name(self, wanted: str) -> str:
+        """A name for a stored piece that no tensor has."""
+        name, number = wanted, 2
+        while name in self.taken:
+            name, number = f"{wanted}~{number}", number + 1
+        self.taken.add(name)
+        return name
 
 
 def pack_tensors(tensors: Mapping[str, Tensor]) -> Packed:
@@ -57,7 +68,7 @@ def pack_tensors(tensors: Mapping[str, Tensor]) -> Packed:
             part. What has no values (meta) keeps its shape; what cannot be stored (quantised) is
             recorded as missing.
     """
-    packed = Packed()
+    packed = Packed(taken=set(tensors))
     strided: dict[str, Tensor] = {}
     for name, original in tensors.items():
         spec: Spec = {}
@@ -117,7 +128,15 @@ def unpack_tensors(
                 t.requires_grad_(True)
         except BundleError:
             raise
-        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError) as e:
+        except (
+            UsageError,
+            KeyError,
+            TypeError,
+            ValueError,
+            RuntimeError,
+            AttributeError,
+            OverflowError,
+        ) as e:
             raise BundleError(
                 f"The tensor {name[:120]!r} cannot be restored: what its file says about it does "
                 f"not fit what is stored ({e}). Nothing of it is used; get a fresh copy of the "
@@ -140,9 +159,8 @@ def _parts(spec: Any) -> list[str]:
         return []
     parts = spec.get("parts")
     names = list(parts.values()) if isinstance(parts, dict) else []
-    storage = spec.get("storage")
-    if isinstance(storage, str) and storage.startswith("storage:"):
-        names.append(storage)
+    if spec.get("hidden") is True:
+        names.append(spec.get("storage"))
     return [name for name in names if isinstance(name, str)]
 
 
@@ -160,8 +178,8 @@ def _storable(t: Tensor) -> tuple[Tensor, Spec]:
         return t, {}
     extra: Spec = {"dtype": dtype_name(t.dtype), "shape": list(t.shape)}
     if t.dtype is torch.complex128:
-        return torch.view_as_real(t), extra
-    return t.reshape(-1).view(torch.uint8), extra
+        return torch.view_as_real(t).contiguous(), extra
+    return as_bytes(t), extra
 
 
 def _pack_shared(packed: Packed, group: list[str], tensors: Mapping[str, Tensor]) -> None:
@@ -177,12 +195,9 @@ def _pack_shared(packed: Packed, group: list[str], tensors: Mapping[str, Tensor]
         ),
         None,
     )
+    hidden = owner is None
     if owner is None:
-        owner = next(
-            key
-            for i in range(len(packed.stored) + 1)
-            if (key := f"storage:{i}") not in packed.stored
-        )
+        owner = packed.free_name("storage")
         any_t = tensors[group[0]]
         raw = torch.empty(0, dtype=torch.uint8, device=any_t.device)
         raw.set_(any_t.untyped_storage(), low, (high - low,), (1,))
@@ -201,6 +216,7 @@ def _pack_shared(packed: Packed, group: list[str], tensors: Mapping[str, Tensor]
                 "shape": list(t.shape),
                 "stride": list(t.stride()),
             }
+            | ({"hidden": True} if hidden else {})
         )
 
 
@@ -216,7 +232,7 @@ def _pack_sparse(packed: Packed, name: str, t: Tensor) -> Spec:
         return {"missing": f"tensor of layout {t.layout}"}
     spec["parts"] = {}
     for part, values in pieces.items():
-        key = f"{name}:{part}"
+        key = packed.free_name(f"{name}:{part}")
         spec["parts"][part] = key
         _pack_alone(packed, key, values)
     return spec
@@ -293,10 +309,9 @@ def _restore(name: str, spec: Any, stored: Callable[[str], Tensor]) -> Tensor:
 
 
 def _reinterpret(t: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    flat = t.contiguous().reshape(-1)
-    if dtype is torch.complex128 and flat.dtype is torch.float64:
-        return torch.view_as_complex(flat.reshape(-1, 2)).reshape(shape)
-    return flat.view(torch.uint8).view(dtype).reshape(shape)
+    if dtype is torch.complex128 and t.dtype is torch.float64:
+        return torch.view_as_complex(t.reshape(-1, 2)).reshape(shape)
+    return as_bytes(t).view(dtype).reshape(shape)
 
 
 def _restore_view(spec: Spec, base: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import re
-import sys
 import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
@@ -20,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.errors import BundleError
+from workbench.errors import BundleError, UsageError
+from workbench.evidence.records import AttributeDict, FieldTuple, Missing
 from workbench.numerics.limits import dtype_name, dtype_of
 
 MAX_DEPTH: Final = 60  # each level of a tree is up to three levels of JSON
@@ -29,51 +29,19 @@ _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.\-]+")
 _ARRAY_KINDS: Final = "biufc"
 _TIMES: Final = "mM"
 
+# What reading a spec that is none can raise; anything else is a fault of this package.
+_MALFORMED: Final = (
+    UsageError,
+    KeyError,
+    TypeError,
+    ValueError,
+    IndexError,
+    RuntimeError,
+    AttributeError,
+    OverflowError,
+)
+
 Resolve = Callable[[str], "type | None"]
-
-
-class AttributeDict(dict[str, Any]):
-    """A dict whose string keys are attributes too."""
-
-    def __getattr__(self, name: str) -> Any:
-        """The value of a key.
-
-        Raises:
-            AttributeError: No such key.
-        """
-        try:
-            return self[name]
-        except KeyError as error:
-            raise AttributeError(name) from error
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set a key."""
-        self[name] = value
-
-
-class FieldTuple(tuple[Any, ...]):
-    """A tuple whose items have names: a namedtuple whose class is not at hand."""
-
-    _fields: tuple[str, ...]
-
-    def __new__(cls, names: tuple[str, ...], items: list[Any]) -> FieldTuple:
-        """A tuple of the items, named in order."""
-        made = super().__new__(cls, items)
-        made._fields = names
-        return made
-
-    def __getattr__(self, name: str) -> Any:
-        """The item of that name.
-
-        Raises:
-            AttributeError: No item has it.
-        """
-        if name != "_fields" and name in self._fields:
-            return self[self._fields.index(name)]
-        raise AttributeError(name)
-
-    def _asdict(self) -> dict[str, Any]:
-        return dict(zip(self._fields, self, strict=True))
 
 
 def flatten(tree: Any) -> tuple[Any, dict[str, Tensor]]:
@@ -123,24 +91,11 @@ def unflatten(spec: Any, tensors: Mapping[str, Tensor], resolve: Resolve | None 
         return _Unflatten(tensors, resolve).node(spec, 0)
     except BundleError:
         raise
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError, AttributeError) as error:
+    except _MALFORMED as error:
         raise BundleError(
             f"A tree in this bundle cannot be put together: {type(error).__name__}: "
             f"{str(error)[:160]}. Nothing of it is used; get a fresh copy of the bundle."
         ) from error
-
-
-def loaded_class(name: str) -> type | None:
-    """A dataclass or namedtuple class that is already imported; imports nothing."""
-    module, _, qualified = name.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in qualified.split("."):
-        found = getattr(found, part, None) if found is not None else None
-    if not isinstance(found, type):
-        return None
-    fields = getattr(found, "_fields", None)
-    named = issubclass(found, tuple) and isinstance(fields, tuple)
-    return found if dataclasses.is_dataclass(found) or named else None
 
 
 def _class_name(obj: Any) -> str:
@@ -152,6 +107,7 @@ class _Flatten:
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
         self._seen: dict[int, str] = {}
+        self._kept: list[Any] = []
         self._open: set[int] = set()
 
     def node(self, obj: Any, path: str, depth: int) -> Any:
@@ -336,17 +292,6 @@ class _Unflatten:
                 object.__setattr__(made, key, value)
             return made
         return AttributeDict(fields)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Missing:
-    """Stands for an object that could not be recorded.
-
-    Attributes:
-        type: The type's name.
-    """
-
-    type: str
 
 
 def _plain_dtype(text: Any) -> str:

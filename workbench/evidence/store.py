@@ -96,6 +96,7 @@ class ZipStore:
         try:
             with zipfile.ZipFile(path) as archive:
                 members = archive.infolist()
+            self._end = path.stat().st_size
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
             raise BundleError(
                 f"{str(path)!r} is neither a bundle directory nor a zip of one ({error}). "
@@ -127,8 +128,12 @@ class ZipStore:
                 "uncompressed, so that no small file can unfold into a large one; unpack it with "
                 "another tool, or pack it again with `workbench pack`."
             )
-        if member.file_size != member.compress_size:
-            raise BundleError(f"{rel!r} in {str(self._path)!r} has two sizes. It was not read.")
+        inside = 0 <= member.header_offset <= self._end - member.file_size
+        if member.file_size != member.compress_size or not inside:
+            raise BundleError(
+                f"{rel!r} in {str(self._path)!r} claims a size or place the zip does not have. "
+                "The zip is damaged or made up; get a fresh copy."
+            )
         self._members[rel] = member
 
     def size(self, rel: str) -> int | None:

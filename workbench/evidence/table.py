@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from workbench.errors import BundleError, UsageError
+from workbench.evidence.files import write_file
 from workbench.evidence.reader import Bundle
 from workbench.evidence.safetensors_file import MAX_HEADER_BYTES, SafetensorsFile, encode
-from workbench.evidence.writer import write_file
 from workbench.numerics import jsonio
 
 SCHEMA: Final = "workbench.table/1"

@@ -6,26 +6,23 @@ exactly what is there, and is replaced atomically each time a file has reached i
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 import shutil
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Final
 
 from torch import Tensor
 
 from workbench.errors import BundleError, UsageError
+from workbench.evidence.files import Buffer, sync_directory, sync_tree, write_file
 from workbench.evidence.packing import pack_tensors
 from workbench.evidence.pytree import flatten
 from workbench.evidence.safetensors_file import encode
 from workbench.evidence.schema import (
     MANIFEST,
-    FileEntry,
     Manifest,
     check_name,
     encode_manifest,
@@ -35,12 +32,7 @@ from workbench.numerics import jsonio
 
 PACK_KEY: Final = "workbench.pack"
 
-_INLINE_DIGEST: Final = 4 << 20  # below this a thread costs more than it saves
-_PIECE: Final = 8 << 20
-_BUFFERS_A_CALL: Final = 512  # POSIX allows 1024 buffers a writev
 _SUFFIX: Final = ".bundle"
-
-Buffer = memoryview | bytes
 
 
 class BundleWriter:
@@ -163,9 +155,9 @@ class BundleWriter:
             self.manifest.fingerprint = fingerprint(self.manifest.kind, self.manifest.first_bad)
         self._write_manifest()
         if not self._published:
-            _sync_tree(self.path)
+            sync_tree(self.path)
             self.path = self._claim_name()
-            _sync_directory(self._directory)
+            sync_directory(self._directory)
             self._published = True
         return self.path
 
@@ -199,7 +191,7 @@ class BundleWriter:
         part.rename(target)
         self.manifest.files[rel] = entry
         if self._published:
-            _sync_directory(target.parent)
+            sync_directory(target.parent)
             self._write_manifest()
 
     def _check_new(self, rel: str) -> None:
@@ -219,7 +211,7 @@ class BundleWriter:
         write_file(part, [encode_manifest(self.manifest)], sync=True)
         part.replace(self.path / MANIFEST)
         if self._published:
-            _sync_directory(self.path)
+            sync_directory(self.path)
 
     def _claim_name(self) -> Path:
         number = 1
@@ -237,93 +229,6 @@ class BundleWriter:
                     raise
                 continue
             return final
-
-
-def write_file(path: Path, buffers: list[Buffer], *, sync: bool) -> FileEntry:
-    """Write a new file and digest it while it is written.
-
-    Args:
-        path: Must not exist.
-        buffers: The bytes, in order.
-        sync: Whether to fsync before returning.
-    """
-    size = sum(len(buffer) for buffer in buffers)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        if size <= _INLINE_DIGEST:
-            digest = hashlib.sha256()
-            for buffer in buffers:
-                digest.update(buffer)
-            for start in range(0, len(buffers), _BUFFERS_A_CALL):
-                _write_all(descriptor, buffers[start : start + _BUFFERS_A_CALL])
-            hexadecimal = digest.hexdigest()
-        else:
-            hexadecimal = _write_large(descriptor, buffers)
-        if sync:
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    return FileEntry(size, hexadecimal)
-
-
-def _write_large(descriptor: int, buffers: list[Buffer]) -> str:
-    # Both hashlib and write release the interpreter lock, so digesting costs a core, not time.
-    digest = hashlib.sha256()
-    queue: SimpleQueue[Buffer | None] = SimpleQueue()
-
-    def consume() -> None:
-        while (piece := queue.get()) is not None:
-            digest.update(piece)
-
-    thread = threading.Thread(target=consume, name="workbench-sha256")
-    thread.start()
-    try:
-        for buffer in buffers:
-            view = memoryview(buffer)
-            for start in range(0, len(view), _PIECE):
-                piece = view[start : start + _PIECE]
-                queue.put(piece)
-                _write_all(descriptor, [piece])
-    finally:
-        queue.put(None)
-        thread.join()
-    return digest.hexdigest()
-
-
-def _write_all(descriptor: int, buffers: list[Buffer]) -> None:
-    written = os.writev(descriptor, buffers)
-    for buffer in buffers:
-        if written >= len(buffer):
-            written -= len(buffer)
-            continue
-        rest = memoryview(buffer)[written:]  # a short write: rare, but allowed
-        written = 0
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-
-
-def _sync_tree(root: Path) -> None:
-    for folder, _, files in os.walk(root):
-        for name in files:
-            descriptor = os.open(os.path.join(folder, name), os.O_RDONLY)  # noqa: PTH118 - os.walk
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        _sync_directory(Path(folder))
-
-
-def _sync_directory(path: Path) -> None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:  # some file systems and platforms do not open directories
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        return
-    finally:
-        os.close(descriptor)
 
 
 def _created_by() -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from workbench.numerics.counts import Counts, count, masks
-from workbench.numerics.dense import chunks, local_values
+from workbench.numerics.dense import as_bytes, chunks, local_values
 from workbench.numerics.limits import dtype_limits, dtype_name
 
 _KINDS: Final = ("nan", "pos_inf", "neg_inf")
@@ -141,9 +141,7 @@ def bits_equal(a: Tensor, b: Tensor) -> bool:
     if a.numel() == 0:
         return True
     a, b = _dense(a), _dense(b)
-    return torch.equal(
-        a.contiguous().reshape(-1).view(torch.uint8), b.contiguous().reshape(-1).view(torch.uint8)
-    )
+    return torch.equal(as_bytes(a), as_bytes(b))
 
 
 def _dense(t: Tensor) -> Tensor:

@@ -86,6 +86,13 @@ def real_view(t: Tensor) -> Tensor:
     return torch.view_as_real(t)
 
 
+def as_bytes(t: Tensor) -> Tensor:
+    """The bits of a strided tensor as flat uint8, row-major, in place where that can be."""
+    flat = t.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    # One element counts as contiguous whatever its stride is, and then has no view as bytes.
+    return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
+
+
 def countable(t: Tensor) -> Tensor:
     """The same values in a dtype whose comparisons exist: float8 widened to float32, exactly."""
     return t.to(torch.float32) if t.dtype in FLOAT8 else t

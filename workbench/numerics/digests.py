@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from workbench.numerics.counts import count, masks
-from workbench.numerics.dense import local_values
+from workbench.numerics.dense import as_bytes, local_values
 from workbench.numerics.limits import dtype_name
 
 
@@ -59,8 +59,7 @@ def raw_parts(t: Tensor) -> list[Tensor]:
         return raw_parts(t.to_dense())
     if t.is_quantized:
         t = t.int_repr()
-    flat = t.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    return [flat.view(torch.uint8)] if flat.numel() else []
+    return [as_bytes(t.cpu())] if t.numel() else []
 
 
 def _header(t: Tensor) -> bytes:
