@@ -257,12 +257,26 @@ def describe(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def compile_model(model: nn.Module, conditions: Conditions) -> None:
-    """Compile the model in place unless the step already compiles it; ``off`` is a stance."""
-    if conditions.compile == "off" or is_compiled(model):
-        return
+def compile_model(model: nn.Module, conditions: Conditions, recorded: Conditions) -> nn.Module:
+    """Compile a model as the conditions say; ``off`` is a stance, not a property of the model.
+
+    Args:
+        model: The model as the step built it, perhaps compiled already.
+        conditions: What to run under.
+        recorded: The original conditions: where the two agree, a compiled model stays as it is.
+
+    Returns:
+        The model to run: the same one, or the module inside a wrapper compiled another way.
+    """
+    asked = (conditions.compile, conditions.compile_dynamic)
+    if conditions.compile == "off":
+        return model
+    if is_compiled(model) and asked == (recorded.compile, recorded.compile_dynamic):
+        return model
+    inner: nn.Module = getattr(model, "_orig_mod", model)
     dynamic = {"on": True, "off": False}.get(conditions.compile_dynamic)
-    model.compile(backend=conditions.compile, dynamic=dynamic)
+    inner.compile(backend=conditions.compile, dynamic=dynamic)
+    return inner
 
 
 def is_compiled(model: nn.Module) -> bool:

@@ -63,15 +63,17 @@ def redirection(conditions: Conditions, recorded: Conditions) -> Redirection | N
     """How the user's autocast regions and scalers are redirected under these conditions."""
     kind, recorded_kind = (torch.device(c.device).type for c in (conditions, recorded))
     moved = kind if kind != recorded_kind else None
-    if conditions.autocast == recorded.autocast and moved is None and conditions.autocast_cache:
+    same_cache = conditions.autocast_cache == recorded.autocast_cache
+    cache = None if same_cache else conditions.autocast_cache
+    if conditions.autocast == recorded.autocast and moved is None and same_cache:
         return None
     recorded_dtype = _DTYPES.get(recorded.autocast)
     if conditions.autocast == "off" and recorded.autocast != "off":
-        return Redirection(moved, enabled=False, cache=conditions.autocast_cache)
+        return Redirection(moved, enabled=False, cache=cache)
     dtype = None if conditions.autocast == recorded.autocast else _DTYPES.get(conditions.autocast)
     # torch's default differs by device: float16 on CUDA, bfloat16 on the CPU
     default = recorded_dtype or (torch.float16 if recorded_kind == "cuda" else None)
-    return Redirection(moved, True, dtype, default, conditions.autocast_cache)
+    return Redirection(moved, True, dtype, default, cache)
 
 
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}

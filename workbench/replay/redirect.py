@@ -27,14 +27,14 @@ class Redirection:
         enabled: False switches every region off; True keeps what the user says.
         dtype: dtype of every enabled region, or None to keep the user's.
         default_dtype: dtype of regions that name none, or None for the device's own default.
-        cache: False switches the cache of casts off; True keeps what the user says.
+        cache: Switches the cache of casts on or off; None keeps what the user says.
     """
 
     device_type: str | None = None
     enabled: bool = True
     dtype: torch.dtype | None = None
     default_dtype: torch.dtype | None = None
-    cache: bool = True
+    cache: bool | None = None
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def _autocast(how: Redirection, original: _Init) -> _Init:
         cache_enabled: bool | None = None,
     ) -> None:
         chosen = (how.dtype or dtype or how.default_dtype) if enabled else dtype
-        cache = cache_enabled if how.cache else False
+        cache = cache_enabled if how.cache is None else how.cache
         device = how.device_type or device_type
         original(self, device, chosen, bool(enabled and how.enabled), cache)
 

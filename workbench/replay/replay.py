@@ -79,7 +79,8 @@ class Replay:
         self.nearest: Conditions = nearest(source.recorded)
         if conditions is not None:
             require_device(conditions.device)
-        self.conditions: Conditions = conditions or self.nearest
+        self._base: Conditions = conditions or self.nearest
+        self.conditions: Conditions = self._base
         self.progress = progress
         self._session: Session | None = None
         self._reproduction: Reproduction | None = None
@@ -242,8 +243,8 @@ class Replay:
         Args:
             until: Last stage to run. None runs to where the recorder stopped; when nothing is bad
                 there, on to the end of the step, so that a failure that moved is seen.
-            conditions: What to run under; None takes those of this replay. The session stays open
-                and can be stepped further.
+            conditions: What to run under; None takes those the replay was opened with. The session
+                stays open and can be stepped further under the same ones.
             keep_gradients: Keep copies of the gradients at their gate.
 
         Raises:
@@ -257,7 +258,7 @@ class Replay:
             )
         if conditions is not None:
             require_device(conditions.device)
-            self.conditions = conditions
+        self.conditions = conditions or self._base
         self.source.require("input")
         self.reset()
         session = self._open(keep_gradients)
@@ -321,12 +322,12 @@ class Replay:
         Args:
             keep: Numbers of events whose real arguments are kept.
             until: Last stage to run; None runs to the first gate that trips.
-            conditions: What to run under; None takes those of this replay.
+            conditions: What to run under; None takes those the replay was opened with.
         """
         from workbench.replay.trace import trace_step
 
         self.source.require("input")
-        wanted = conditions or self.conditions
+        wanted = conditions or self._base
         require_device(wanted.device)
         session = Session(self.source, wanted)
         available = _last_available(self.source)

@@ -14,7 +14,7 @@ import torch
 from workbench.errors import CannotRunError, WorkbenchError
 from workbench.replay import adjust
 from workbench.replay.runner import ReplayRunner
-from workbench.replay.settings import applied
+from workbench.replay.settings import applied, runs_eagerly
 from workbench.replay.source import Source
 from workbench.replay.stages import look_at_batch
 from workbench.replay.without_effect import Facts, without_effect
@@ -94,6 +94,7 @@ class Session:
         self.source.restore(model, optimizers, scaler, schedulers)
         self._attributes: dict[str, Any] = {}
         batches = self._adjust(model, optimizers, scaler, device)
+        model = adjust.compile_model(model, self.conditions, self.recorded)
         self.batches = batches
         self.runner = ReplayRunner(step, model, optimizers, scaler, self.conditions, self.recorded)
         with self._step_attributes():
@@ -120,7 +121,6 @@ class Session:
         if "max_grad_norm" in changed:
             self._attributes["max_grad_norm"] = self.conditions.max_grad_norm
         adjust.run_in_float32(model, self.conditions.float32_modules)
-        adjust.compile_model(model, self.conditions)
         if self.conditions.rng != "recorded":
             adjust.reseed(int(self.conditions.rng))
         facts = Facts(
@@ -166,6 +166,8 @@ class Session:
             _finish(self.conditions.device)
             self.observed.seconds += time.perf_counter() - started
             self.observed.read_back |= read() | self._model_read_back()
+            compiled = adjust.is_compiled(self.runner.model) and not runs_eagerly()
+            self.observed.read_back["compile"] = self.conditions.compile if compiled else "off"
         self.outcomes.append(outcome)
         self._observe()
         return outcome

@@ -7,6 +7,7 @@ optimizer's implementation, the loss scale) is in `adjust`.
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,9 @@ def applied(
         stack.enter_context(_autograd_and_autocast(conditions))
         if conditions.autocast == "cuda-policy" and device.type == "cpu":
             stack.enter_context(cuda_policy(Policy(native=traced)))
-        if traced or conditions.compile == "off":
+        # a step whose model is not compiled may still call a compiled function: leave it then
+        switched_off = recorded is not None and recorded.compile != "off" == conditions.compile
+        if traced or switched_off:
             stack.enter_context(_eager())
         yield lambda: read_back(device)
 
@@ -84,7 +87,6 @@ def read_back(device: torch.device) -> dict[str, Any]:
         "sdpa": _attention_kernels(),
         "anomaly": torch.is_anomaly_enabled(),
         "autocast_cache": torch.is_autocast_cache_enabled(),
-        "compile": "off" if _stance() == "force_eager" else "as built",
         "device": str(device),
     }
 
@@ -248,18 +250,15 @@ def _autograd_and_autocast(conditions: Conditions) -> Iterator[None]:
         torch.set_autocast_cache_enabled(cache)
 
 
-def _stance() -> str:
+def runs_eagerly() -> bool:
+    """Whether compiled code runs eagerly now."""
     # dynamo is heavy to import: unless something else loaded it, nothing is compiled
-    import sys
-
     module = sys.modules.get("torch._dynamo.eval_frame")
-    return str(getattr(getattr(module, "_stance", None), "stance", "default"))
+    return getattr(getattr(module, "_stance", None), "stance", "default") == "force_eager"
 
 
 @contextmanager
 def _eager() -> Iterator[None]:
-    import sys
-
     if "torch._dynamo.eval_frame" not in sys.modules:
         yield
         return

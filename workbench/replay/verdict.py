@@ -56,17 +56,17 @@ def judge(replay: Replay) -> Reproduction:
         return _unverifiable([absent.get(goal) or absent["input"]])
     kept, conditions = replay.session, replay.conditions
     try:
-        first, session = _bare_run(replay)
+        first, graded = _bare_run(replay)
         second, _ = _bare_run(replay)
     except CannotRunError as error:
         return _unverifiable([str(error)])
     finally:
         replay.conditions = conditions
         replay._session = kept
-    return _reproduction(replay, first, second, session)
+    return _reproduction(replay, first, second, graded)
 
 
-def _bare_run(replay: Replay) -> tuple[RunResult, Session]:
+def _bare_run(replay: Replay) -> tuple[RunResult, Grade]:
     """Run once as the recorder ran: to where it stopped, or to the end where it went on."""
     evidence, source = replay.source.evidence, replay.source
     went_on = "stopped_at" in evidence and evidence["stopped_at"] is None
@@ -74,19 +74,17 @@ def _bare_run(replay: Replay) -> tuple[RunResult, Session]:
     result = replay.run(until=until, conditions=replay.nearest, keep_gradients=True)
     session = replay.session
     assert session is not None  # noqa: S101 - run() has just opened it
-    return result, session
+    return result, grade(source, result, session)
 
 
 def _reproduction(
-    replay: Replay, first: RunResult, second: RunResult, session: Session
+    replay: Replay, first: RunResult, second: RunResult, graded: Grade
 ) -> Reproduction:
     source = replay.source
     deterministic = _bits(first) == _bits(second)
-    graded = grade(source, first, session)
     verdict = graded.verdict
     if verdict == "bitwise" and not deterministic:
-        verdict = "same_mask"
-        graded.distance = _distance(source, session)
+        verdict, graded.distance = "same_mask", 0.0  # this run was equal; the next one was not
     rows = differences(source, replay.nearest)
     listed = in_words(rows) + missing(source, replay.nearest)
     if not deterministic:

@@ -265,7 +265,7 @@ def reference_of(step: Any) -> str | None:
         return step
     from workbench.step.locate import step_reference
 
-    known = step_reference(step)
+    known = step_reference(object.__new__(step) if isinstance(step, type) else step)
     if known.get("reference") and known.get("kind") in ("module", "file", "integration"):
         return str(known["reference"])
     name = getattr(step, "__name__", type(step).__name__)

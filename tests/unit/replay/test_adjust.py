@@ -126,14 +126,25 @@ def test_an_unknown_module_is_refused_by_name():
         adjust.run_in_float32(Pair(), ["third"])
 
 
+EAGER = Conditions().replace(compile="eager")
+
+
 def test_a_model_is_compiled_in_place_once():
     model = Pair()
-    adjust.compile_model(model, Conditions().replace(compile="eager"))
+    assert adjust.compile_model(model, EAGER, Conditions()) is model
     assert adjust.is_compiled(model)
     assert next(name for name, _ in model.named_parameters()) == "first.weight"
     before = model._compiled_call_impl
-    adjust.compile_model(model, Conditions().replace(compile="eager"))
+    adjust.compile_model(model, EAGER, EAGER)
     assert model._compiled_call_impl is before
+
+
+def test_a_compiled_model_is_compiled_another_way():
+    model = torch.compile(Pair(), backend="aot_eager")
+    assert adjust.compile_model(model, EAGER, EAGER) is model
+    other = adjust.compile_model(model, EAGER, EAGER.replace(compile="aot_eager"))
+    assert other is model._orig_mod
+    assert other._compiled_call_impl is not None
 
 
 def test_modes():

@@ -255,12 +255,31 @@ def test_every_condition_can_be_set():
 def test_a_compiled_run_is_compiled():
     replay = replay_of(steps.Plain())
     result = replay.run(conditions=replay.original.replace(compile="aot_eager"))
-    assert result.read_back["compile"] == "as built"
+    assert result.read_back["compile"] == "aot_eager"
     assert replay.session.runner.model._compiled_call_impl is not None
     assert result.loss is not None
 
 
 # -- what is missing --------------------------------------------------------------------------
+
+
+class Compiled(steps.Plain):
+    def build_model(self):
+        return torch.compile(super().build_model(), backend="eager")
+
+
+def test_a_recorded_compiled_model_is_compiled_and_can_be_run_eagerly():
+    replay = replay_of(Compiled(), compile="eager")
+    assert replay.run().verdict == "bitwise"
+    assert replay.result().read_back["compile"] == "eager"
+    result = replay.run(conditions=replay.original.replace(compile="off"))
+    assert result.read_back["compile"] == "off"
+
+
+def test_a_run_without_conditions_is_original_again():
+    replay = replay_of(steps.Plain())
+    assert replay.run(conditions=replay.original.replace(dtype="float64")).diagnostic
+    assert not replay.run().diagnostic
 
 
 def test_a_missing_optimizer_state_leaves_the_stages_before_it():

@@ -7,7 +7,7 @@ import torch
 from workbench.evidence.conditions import Conditions
 from workbench.replay.devices import redirection
 from workbench.replay.redirect import redirected
-from workbench.replay.settings import applied, attention_available, read_back
+from workbench.replay.settings import applied, attention_available, read_back, runs_eagerly
 
 CPU = torch.device("cpu")
 
@@ -63,14 +63,27 @@ def test_an_attention_kernel_of_a_gpu_is_not_forced_on_a_cpu():
         assert read()["sdpa"] == "auto"
 
 
-def test_compiled_modules_run_eagerly_where_compile_is_off():
+def test_compiled_code_runs_eagerly_where_it_was_switched_off_or_is_traced():
     torch.compiler.set_stance("default")  # loads dynamo
-    with applied(Conditions()) as read:
-        assert read()["compile"] == "off"
-    with applied(Conditions().replace(compile="eager")) as read:
-        assert read()["compile"] == "as built"
-    with applied(Conditions().replace(compile="eager"), traced=True) as read:
-        assert read()["compile"] == "off"
+    compiled = Conditions().replace(compile="inductor")
+    with applied(Conditions(), compiled):
+        assert runs_eagerly()
+    with applied(compiled, compiled, traced=True):
+        assert runs_eagerly()
+    with applied(compiled, compiled):
+        assert not runs_eagerly()
+    with applied(Conditions(), Conditions()):  # only the model was not compiled
+        assert not runs_eagerly()
+    assert not runs_eagerly()
+
+
+@pytest.mark.parametrize(("recorded", "wanted"), [(True, False), (False, True)])
+def test_the_cache_of_casts_is_switched(recorded, wanted):
+    original = Conditions().replace(autocast="bfloat16", autocast_cache=recorded)
+    changed = original.replace(autocast_cache=wanted)
+    region = {"cache_enabled": recorded}
+    with applied(changed, original), torch.autocast("cpu", **region):
+        assert torch.is_autocast_cache_enabled() is wanted
 
 
 def test_autocast_off_reaches_regions_that_user_code_opens():

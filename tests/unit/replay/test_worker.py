@@ -1,5 +1,6 @@
+import sys
 import time
-from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -9,8 +10,6 @@ from workbench.errors import CannotRunError, UsageError
 from workbench.replay import ReplayWorker
 from workbench.replay.worker import reference_of
 from workbench.replay.worker_main import ENTRIES
-
-STEPS = Path(steps.__file__)
 
 STEP_FILE = """
 import os, time, ctypes
@@ -50,14 +49,14 @@ def worker_for(bundle, name, **options):
 
 
 def last(worker):
-    return list(worker.events(timeout=60))[-1]
+    return list(worker.events(timeout=300))[-1]
 
 
 def test_a_whole_session_in_one_process(bundle):
     with worker_for(bundle, "Chatty") as worker:
         assert not worker.alive
         worker.start({"command": "run", "until": None, "conditions": {}})
-        events = list(worker.events(timeout=60))
+        events = list(worker.events(timeout=300))
         kinds = [(e["event"], e.get("stage")) for e in events[:-1]]
         assert kinds == [
             (event, stage)
@@ -150,11 +149,15 @@ def test_a_step_object_goes_by_its_reference():
     assert reference_of(None) is None
     assert reference_of("train:Step") == "train:Step"
     assert reference_of(steps.Plain()).endswith(":Plain")
+    assert reference_of(steps.Plain) == reference_of(steps.Plain())
 
 
-def test_a_step_that_only_this_process_knows_is_refused():
-    namespace = {"Plain": steps.Plain, "__name__": "__main__"}
+def test_a_step_that_only_this_process_knows_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cell", ModuleType("cell"))
+    namespace = {"Plain": steps.Plain, "__name__": "cell"}
     exec("class Typed(Plain):\n    pass", namespace)  # noqa: S102 - what a notebook cell does
+    with pytest.raises(CannotRunError, match="'Typed'"):
+        reference_of(namespace["Typed"])
     with pytest.raises(CannotRunError, match="'Typed' was typed into a notebook cell"):
         reference_of(namespace["Typed"]())
 
