@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any, TextIO
 
 _out: list[TextIO] = []
@@ -16,14 +16,15 @@ def facts_only() -> Iterator[None]:
     """Keep stdout for ``say`` and ``emit``; whatever else is printed goes to stderr.
 
     Replayed training code, notebooks and native libraries print as they like. The file descriptor
-    itself is redirected, since printing from native code and from child processes counts too.
+    is redirected too, since native code and child processes print there.
     """
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
     _out.append(os.fdopen(os.dup(kept), "w", encoding="utf-8", errors="backslashreplace"))
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
         try:
             _out.pop().close()

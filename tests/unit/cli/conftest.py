@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from workbench.cli.main import main
+
 STEP = '''
 import torch
 import workbench
@@ -54,10 +56,10 @@ if __name__ == "__main__":
 class Result:
     """What a run of the command line left."""
 
-    def __init__(self, done):
-        self.code = done.returncode
-        self.out = done.stdout
-        self.err = done.stderr
+    def __init__(self, code, out, err):
+        self.code = code
+        self.out = out
+        self.err = err
 
     @property
     def json(self):
@@ -69,18 +71,17 @@ def _refuse(word):
     raise AssertionError(word)
 
 
-def run_cli(*words, cwd):
-    """Run ``python -m workbench`` with words."""
-    environment = os.environ | {"PYTHONPATH": "", "COLUMNS": "100"}
+def run_process(*words, cwd):
+    """Run the command line as a process of its own: real, but each one loads torch anew."""
     done = subprocess.run(
         [sys.executable, "-m", "workbench", *map(str, words)],
         cwd=cwd,
-        env=environment,
+        env=os.environ | {"COLUMNS": "100"},
         capture_output=True,
         text=True,
         check=False,
     )
-    return Result(done)
+    return Result(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="session")
@@ -104,7 +105,15 @@ def here(recorded, tmp_path):
 
 
 @pytest.fixture
-def cli(here):
-    """Run the command line in the copy."""
-    folder, _ = here
-    return lambda *words: run_cli(*words, cwd=folder)
+def cli(here, monkeypatch, capfd):
+    """Run the command line in that folder, in this process."""
+    monkeypatch.chdir(here[0])
+
+    def run(*words):
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main([str(word) for word in words])
+        out, err = capfd.readouterr()
+        return Result(stopped.value.code, out, err)
+
+    return run

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from tests.unit.cli.conftest import run_cli
+from tests.unit.cli.conftest import run_process
 from workbench.cli.command import SECTIONS
 from workbench.cli.main import main
 
 
 def test_help_lists_commands_in_sections(tmp_path):
-    done = run_cli(cwd=tmp_path)
+    done = run_process(cwd=tmp_path)
     assert done.code == 0
     found = re.findall(r"^(\w+):$", done.out, re.M)
     assert [name for name in found if name in SECTIONS] == [
@@ -24,14 +24,14 @@ def test_help_lists_commands_in_sections(tmp_path):
 
 
 def test_an_unknown_command_is_wrong_use(tmp_path):
-    done = run_cli("explode", cwd=tmp_path)
+    done = run_process("explode", cwd=tmp_path)
     assert done.code == 2
     assert "explode" in done.err
     assert done.out == ""
 
 
 def test_a_missing_bundle_is_one_paragraph(tmp_path):
-    done = run_cli("inspect", "nothing.bundle", cwd=tmp_path)
+    done = run_process("inspect", "nothing.bundle", cwd=tmp_path)
     assert done.code == 3
     assert "nothing.bundle" in done.err
     assert "Traceback" not in done.err
@@ -39,8 +39,8 @@ def test_a_missing_bundle_is_one_paragraph(tmp_path):
 
 
 def test_debug_shows_the_traceback(tmp_path):
-    assert "Traceback" in run_cli("inspect", "nothing.bundle", "--debug", cwd=tmp_path).err
-    assert "Traceback" in run_cli("--debug", "inspect", "nothing.bundle", cwd=tmp_path).err
+    assert "Traceback" in run_process("inspect", "nothing.bundle", "--debug", cwd=tmp_path).err
+    assert "Traceback" in run_process("--debug", "inspect", "nothing.bundle", cwd=tmp_path).err
 
 
 def test_a_bug_of_our_own_is_a_paragraph_too(monkeypatch, capsys):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+from tests.unit.cli.conftest import run_process
+
 STEP = ("--step", "tiny.py:LogOfZero")
 
 
@@ -18,6 +20,14 @@ def test_it_refuses_untrusted_code_with_commands_that_work(cli, here):
         done = cli(*shlex.split(command)[1:])
         assert done.code == 0, (command, done.err)
         assert done.json["first_bad"]["stage"] == "loss"
+
+
+def test_stdout_of_a_process_is_json_and_nothing_else(here):
+    folder, bundle = here
+    done = run_process("replay", bundle, *STEP, "--json", cwd=folder)
+    assert done.code == 0
+    assert done.json["schema"] == "workbench.replay/1"
+    assert "building the model" in done.err
 
 
 def test_source_from_the_bundle_runs_after_its_digest_is_printed(cli, here):
