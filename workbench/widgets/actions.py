@@ -120,6 +120,13 @@ class StageStarted(Action):
 
 
 @dataclass(frozen=True)
+class Progressed(Action):
+    """The child process says in a few words what it does."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class StageReported(Action):
     """The child process finished a stage."""
 
@@ -168,6 +175,21 @@ class LayersCame(Action):
 
     run: str
     layers: Any
+
+
+@dataclass(frozen=True)
+class SavedLayersCame(Action):
+    """A diagnosis left the statistics of every layer; ``source`` says where from."""
+
+    layers: Any
+    source: str
+
+
+@dataclass(frozen=True)
+class Estimated(Action):
+    """How long a whole replay takes here, in seconds."""
+
+    seconds: float
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,10 @@ class Conditions:
         self._whose = parts.html("", "wb-whose")
         switches = store.state.facts.switches
         quick = [self._make(switch) for switch in switches if switch.quick]
-        rest = [self._make(switch) for switch in switches if not switch.quick]
         self._all = parts.button(
             "All switches ▸", wrap(self.name, partial(act, "all_switches")), title="c"
         )
-        self._rest = parts.row(rest, "wb-all-switches")
+        self._rest = parts.row([], "wb-all-switches")
         self._pending = parts.html("", "wb-pending")
         self._replay = parts.button(
             "Replay", wrap(self.name, partial(act, "replay")), classes=("wb-primary",)
@@ -82,16 +81,23 @@ class Conditions:
             state.look.open & {"all_switches"},
             run,
             state.problem(self.name),
+            state.takes,
         )
 
     def draw(self, state: State) -> None:
         """Show each switch's value, its recorded value where it differs, and the offer."""
         wanted = dict(state.wanted)
+        opened = "all_switches" in state.look.open
+        if opened and not self._rest.children:
+            # half of the panel's widgets: made when they are first looked at
+            rest = [switch for switch in state.facts.switches if not switch.quick]
+            self._rest.children = [self._make(switch) for switch in rest]
         for switch in state.facts.switches:
+            if switch.key not in self._fields:
+                continue
             self._draw_switch(switch, wanted.get(switch.key, switch.recorded), state)
         self._whose.value = "<b>◇ Diagnostic</b>" if wanted else "<b>● Original</b>"
-        self._rest.layout.display = "flex" if "all_switches" in state.look.open else "none"
-        opened = "all_switches" in state.look.open
+        self._rest.layout.display = "flex" if opened else "none"
         self._all.description = "All switches " + ("▾" if opened else "▸")
         self._draw_offer(state)
         self._problem.value = parts.problem(state.problem(self.name))
@@ -125,7 +131,7 @@ class Conditions:
             text = ""
         self._pending.value = esc(text)
         parts.show(self._offer, bool(text))
-        takes = seconds(state.facts.seconds)
+        takes = seconds(state.takes)
         self._replay.description = f"Replay, {takes}" if takes else "Replay"
         for made in (self._replay, self._undo):
             parts.show(made, bool(changed))

@@ -202,7 +202,9 @@ def _recorded_stages(bundle: Any) -> tuple[StageView, ...]:
             known = counts if counts.total else None
             views.append(StageView(name, status, bad.tensor, known, bad.message))  # type: ignore[arg-type]
         elif place < at:
-            views.append(StageView(name, sentence="not replayed; no gate tripped here."))
+            views.append(
+                StageView(name, sentence="Not replayed. In the record no gate tripped here.")
+            )
         elif name in missing:
             views.append(StageView(name, "unavailable", reason=missing[name]))
         else:

@@ -20,6 +20,9 @@ from workbench.widgets.words import changed_words, finding_of, run_result
 START_SECONDS = 4.0
 """What starting a process and importing torch takes before the first stage."""
 
+WHOLE = ("run", "None")
+"""Key of a job that runs the whole step."""
+
 
 class Worker(Protocol):
     """A replay in a child process."""
@@ -72,10 +75,13 @@ class Jobs:
     Args:
         store: The panel's state.
         start: Starts a replay process.
+        saved_layers: Reads the layers table that a diagnosis leaves beside the bundle, or None.
     """
 
-    def __init__(self, store: Store, start: Callable[[], Worker]) -> None:
-        self._store, self._start = store, start
+    def __init__(
+        self, store: Store, start: Callable[[], Worker], saved_layers: Callable[[], Any]
+    ) -> None:
+        self._store, self._start, self._saved_layers = store, start, saved_layers
         self._queue: deque[Job] = deque()
         self._worker: Worker | None = None
         self._job: Job | None = None
@@ -98,13 +104,11 @@ class Jobs:
     def step(self, run: Run | None) -> None:
         """Run the next stage of a run."""
         name = run.name if run is not None else ORIGINAL
-        reached = run.reached if run is not None else 0
-        if reached >= len(STAGE_NAMES):
-            return
-        if self.standing_at == name:
+        stage = run.next_stage if run is not None else STAGE_NAMES[0]
+        if stage and self.standing_at == name:
             self.add(Job("Step", name, "step", changed=_changed(run)))
-        else:
-            self.run_to(run, STAGE_NAMES[reached], "Step")
+        elif stage:
+            self.run_to(run, stage, "Step")
 
     def run_to(self, run: Run | None, stage: str, verb: str = "Run to") -> None:
         """Run from the start up to a stage."""
@@ -134,7 +138,7 @@ class Jobs:
 
     def diagnose(self) -> None:
         """Find where the value was born."""
-        self.add(Job("Diagnose", ORIGINAL, "diagnose"))
+        self.add(Job("Diagnose", "", "diagnose"))
 
     def back(self, run: Run) -> None:
         """Run again from the start, up to the stage before the last one that ran."""
@@ -220,6 +224,8 @@ class Jobs:
             self._store.dispatch(a.StageStarted(job.run, str(event["stage"])))
         elif kind == "stage_done":
             self._store.dispatch(a.StageReported(job.run, stage_view(event)))
+        elif kind == "progress":
+            self._store.dispatch(a.Progressed(str(event.get("text") or "")))
         elif kind == "done":
             self._done(job, event)
         elif kind == "error":
@@ -235,19 +241,29 @@ class Jobs:
         self._store.dispatch(a.Failed("rail", problem))
 
     def _done(self, job: Job, event: dict[str, Any]) -> None:
-        self._took[job.key] = time.monotonic() - self._began
+        spent = time.monotonic() - self._began
+        self._took[job.key] = spent
+        if job.key == WHOLE:
+            self._store.dispatch(a.Estimated(spent))
         self._job = None
         result = event.get("result") or {}
         if job.command == "verdict":
             self._verdict(job, result)
         elif job.command == "diagnose":
-            self._store.dispatch(a.FindingsCame(result, "Diagnosed here."))
-            self._store.dispatch(a.Ended(job.run))
+            self._diagnosed(result)
         elif job.command == "trace":
             self._traced(job, event)
         else:
             self._at = job.run
             self._stages(job, result)
+
+    def _diagnosed(self, findings: dict[str, Any]) -> None:
+        """A diagnosis traces too: its ranges are shown where no run has its own."""
+        self._store.dispatch(a.FindingsCame(findings, "Diagnosed here, just now."))
+        layers = self._saved_layers()
+        if layers is not None:
+            said = "From the diagnosis made here just now, with probes on (recorded conditions)"
+            self._store.dispatch(a.SavedLayersCame(layers, said))
 
     def _traced(self, job: Job, event: dict[str, Any]) -> None:
         reproduction = (event.get("result") or {}).get("reproduction")

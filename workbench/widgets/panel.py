@@ -20,14 +20,14 @@ from workbench.widgets.evidence_tab import Evidence
 from workbench.widgets.facts import read_facts
 from workbench.widgets.findings import summary_text
 from workbench.widgets.header import Header, static_card
-from workbench.widgets.jobs import Jobs, Worker
+from workbench.widgets.jobs import START_SECONDS, Jobs, Worker
 from workbench.widgets.main import Main
 from workbench.widgets.origin import Origin
 from workbench.widgets.rail import Rail
 from workbench.widgets.ranges import Ranges
 from workbench.widgets.reducer import changed_conditions, next_run_name
 from workbench.widgets.runs import Runs
-from workbench.widgets.saved import read_saved
+from workbench.widgets.saved import read_saved, saved_layers
 from workbench.widgets.shell import Shell
 from workbench.widgets.state import State
 from workbench.widgets.store import Store
@@ -65,7 +65,7 @@ class Workbench:
         self.bundle = open_bundle(bundle) if isinstance(bundle, str | Path) else bundle
         self._step, self._make_worker = step, worker
         self._store = Store(_first_state(self.bundle, step))
-        self._jobs = Jobs(self._store, self._start_worker)
+        self._jobs = Jobs(self._store, self._start_worker, lambda: saved_layers(self.bundle))
         self._task: asyncio.Task[None] | None = None
         self.shell = Shell()
         self._commands = Commands(self)
@@ -331,7 +331,8 @@ class Workbench:
 def _first_state(bundle: Any, step: Any) -> State:
     from dataclasses import replace
 
-    state = State(facts=read_facts(bundle))
+    facts = read_facts(bundle)
+    state = State(facts=facts, takes=START_SECONDS + (facts.seconds or 0.0))
     if step is not None:
         state = replace(state, trust=replace(state.trust, given="own"))
     return read_saved(bundle, state)

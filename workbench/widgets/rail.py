@@ -15,15 +15,8 @@ from workbench.widgets.state import RECORDED, STAGE_NAMES, Activity, StageView, 
 from workbench.widgets.store import Store
 from workbench.widgets.words import establishes, seconds, stage_line, stage_words
 
-STATUS_WORDS = {
-    "clean": "nothing non-finite",
-    "bad": "non-finite",
-    "alert": "alert",
-    "skip": "scaler skip",
-    "running": "running",
-    "not_run": "not run",
-    "unavailable": "not available",
-}
+SAID_FROM = 2.0
+"""A button that takes longer than this, in seconds, says so beforehand."""
 
 
 class Rail:
@@ -96,7 +89,7 @@ class Rail:
             state.look.open & {"establishes"},
             state.says,
             state.problem(self.name),
-            state.trust.given,
+            state.takes,
         )
 
     def draw(self, state: State) -> None:
@@ -113,7 +106,7 @@ class Rail:
     def _draw_stage(self, stage: StageView, chosen: bool) -> None:
         made = self._buttons[stage.name]
         made.description = f"{GLYPH[stage.status]} {stage_words(stage.name)}"
-        made.tooltip = stage_line(stage)
+        made.tooltip = f"{stage_words(stage.name)}: {stage_line(stage)}"
         for status in GLYPH:
             parts.set_class(made, f"wb-{status}", status == stage.status)
         parts.set_class(made, "wb-chosen", chosen)
@@ -126,7 +119,7 @@ class Rail:
             return
         text = esc(state.says) + " " if state.says else ""
         if chosen is not None and not state.says:
-            text += esc(stage_line(chosen))
+            text += f"<b>{esc(stage_words(chosen.name))}</b> {esc(stage_line(chosen))}"
             opened = "establishes" in state.look.open
             text += " " + link("establishes", "What this shows " + ("▾" if opened else "▸"))
             if opened:
@@ -136,11 +129,10 @@ class Rail:
     def tick(self, activity: Activity) -> None:
         """Show how long the activity has taken; called while it runs."""
         spent = max(time.monotonic() - activity.started, 0.0)
-        where = stage_words(activity.stage) or "starting"
+        where = activity.doing or stage_words(activity.stage) or "starting"
         expected = f" of {seconds(activity.expected)}" if activity.expected else ""
-        self._line.value = (
-            f"{esc(activity.verb)} · {esc(activity.run)} · {esc(where)} … {spent:.1f} s{expected}"
-        )
+        whose = f" · {activity.run}" if activity.run else ""
+        self._line.value = esc(f"{activity.verb}{whose} · {where} … {spent:.1f} s{expected}")
         share = spent / activity.expected if activity.expected else 0.0
         self._progress.bar_style = "" if activity.expected else "info"
         self._progress.value = min(int(share * 100), 99) if activity.expected else 100
@@ -149,7 +141,7 @@ class Rail:
         busy = state.activity is not None
         run = state.shown
         reached = run.reached if run is not None else 0
-        done = run is not None and (run.finished or reached >= len(STAGE_NAMES))
+        done = run is not None and not run.next_stage
         off = {
             "back": busy or reached == 0,
             "step": busy or done,
@@ -160,6 +152,8 @@ class Rail:
         for key, disabled in off.items():
             self._controls[key].disabled = disabled
         parts.set_class(self._controls["stop"], "wb-live", busy)
+        takes = f", {seconds(state.takes)}" if (state.takes or 0.0) > SAID_FROM else ""
+        self._controls["run_to_first_bad"].description = f"Run to first bad{takes}"
         self._run_to.disabled = busy
 
 

@@ -83,7 +83,7 @@ class Ranges:
         over = (other.name, other.layers_version) if other is not None else None
         look = state.look
         opinion = (look.tensor_kind, look.overlay, look.search, look.layer, look.dark, look.width)
-        return (version, over, opinion, state.activity is not None)
+        return (version, over, opinion, state.activity is not None, state.takes)
 
     def draw(self, state: State) -> None:
         """Draw the chart, or say why there is none and what would make one."""
@@ -190,6 +190,6 @@ def empty_text(state: State) -> str:
     run = state.shown
     if run is not None and state.look.shown != RECORDED and run.reached:
         return note(esc(f"No ranges of {run.name} yet. ") + link("trace", "Trace it"))
-    takes = seconds(state.facts.seconds)
+    takes = seconds(state.takes)
     label = "Run to first bad" + (f", {takes}" if takes else "")
     return note("Ranges come from a replay. " + link("run_to_first_bad", label))

@@ -123,21 +123,29 @@ def _trust_declined(state: State, action: a.TrustDeclined) -> State:
 
 
 def _started(state: State, action: a.Started) -> State:
+    activity = Activity(action.verb, action.run, "", "", action.at, action.expected)
+    for region in REGIONS_OF_ACTIVITY:
+        state = _without_problem(state, region)
+    state = replace(state, activity=activity, says="")
+    if not action.run:
+        return state
     fresh = fresh_stages(state.facts.missing)
     run = state.run(action.run) or Run(action.run, action.changed, fresh)
     if action.restart:
         run = replace(run, stages=fresh, finished=False)
-    activity = Activity(action.verb, action.run, "", action.at, action.expected)
-    state = replace(_with_run(state, run), activity=activity, says="")
-    for region in REGIONS_OF_ACTIVITY:
-        state = _without_problem(state, region)
-    return state.looking(shown=action.run, stage="")
+    return _with_run(state, run).looking(shown=action.run, stage="")
 
 
 def _stage_started(state: State, action: a.StageStarted) -> State:
     if state.activity is not None:
-        state = replace(state, activity=replace(state.activity, stage=action.stage))
+        state = replace(state, activity=replace(state.activity, stage=action.stage, doing=""))
     return _update_stage(state, action.run, StageView(action.stage, "running"))
+
+
+def _progressed(state: State, action: a.Progressed) -> State:
+    if state.activity is None:
+        return state
+    return replace(state, activity=replace(state.activity, doing=action.text))
 
 
 def _stage_reported(state: State, action: a.StageReported) -> State:
@@ -191,6 +199,14 @@ def _layers(state: State, action: a.LayersCame) -> State:
 
 def _findings(state: State, action: a.FindingsCame) -> State:
     return replace(state, findings=action.data, findings_from=action.source, activity=None)
+
+
+def _saved_layers(state: State, action: a.SavedLayersCame) -> State:
+    return replace(state, saved_layers=action.layers, saved_from=action.source)
+
+
+def _estimated(state: State, action: a.Estimated) -> State:
+    return replace(state, takes=action.seconds)
 
 
 def _stopped(state: State, action: a.Stopped) -> State:
@@ -257,7 +273,7 @@ def _without_problem(state: State, region: str) -> State:
 
 
 # what an action carries is not compared, so that a new table always counts as a change
-_CARRIERS = (a.LayersCame, a.FindingsCame)
+_CARRIERS = (a.LayersCame, a.FindingsCame, a.SavedLayersCame)
 
 _HANDLERS: dict[type[a.Action], Callable[[State, Any], State]] = {
     a.TabChosen: _tab,
@@ -273,6 +289,7 @@ _HANDLERS: dict[type[a.Action], Callable[[State, Any], State]] = {
     a.TrustDeclined: _trust_declined,
     a.Started: _started,
     a.StageStarted: _stage_started,
+    a.Progressed: _progressed,
     a.StageReported: _stage_reported,
     a.StagesReported: _stages_reported,
     a.Ended: _ended,
@@ -280,6 +297,8 @@ _HANDLERS: dict[type[a.Action], Callable[[State, Any], State]] = {
     a.OriginalRepeated: _repeated,
     a.LayersCame: _layers,
     a.FindingsCame: _findings,
+    a.SavedLayersCame: _saved_layers,
+    a.Estimated: _estimated,
     a.Stopped: _stopped,
     a.WorkerDied: _died,
     a.Failed: _failed,

@@ -29,6 +29,11 @@ def read_saved(bundle: Any, state: State) -> State:
     return state.looking(tab=tab)
 
 
+def saved_layers(bundle: Any) -> Any:
+    """The layers table beside the bundle, or None."""
+    return _layers(Path(bundle.findings_dir) / "trace")[0]
+
+
 def _findings(path: Path, digest: str) -> tuple[Any, str]:
     try:
         if not path.is_file() or path.stat().st_size > MAX_BYTES:

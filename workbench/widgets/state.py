@@ -139,6 +139,14 @@ class Run:
         return next((stage for stage in self.stages if stage.status == "bad"), None)
 
     @property
+    def next_stage(self) -> str:
+        """The stage that a step would run; empty at the end, and where it is not available."""
+        if self.reached >= len(self.stages):
+            return ""
+        stage = self.stages[self.reached]
+        return "" if stage.status == "unavailable" else stage.name
+
+    @property
     def reached(self) -> int:
         """How many stages have run."""
         done = [i for i, s in enumerate(self.stages) if s.status in DONE]
@@ -155,6 +163,7 @@ class Activity:
     verb: str
     run: str
     stage: str = ""
+    doing: str = ""
     started: float = 0.0
     expected: float | None = None
 
@@ -221,6 +230,7 @@ class State:
     says: str = ""
     saved_layers: Any = field(default=None, compare=False)
     saved_from: str = ""
+    takes: float | None = None
 
     def run(self, name: str) -> Run | None:
         """The run of that name, or None."""

@@ -66,24 +66,24 @@ def verdict_words(run: Run | None) -> str:
 
 
 def stage_line(stage: StageView) -> str:
-    """One sentence about a stage: its tensor, counts, or why it has not run."""
+    """One sentence about a stage: its tensor and counts, or why it has not run."""
     label = stage_words(stage.name)
     if stage.status == "unavailable":
-        return f"{label}: not available. {stage.reason}"
+        return f"Not available. {stage.reason}"
     if stage.status == "running":
-        return f"{label} …"
+        return "Running …"
     if stage.sentence:
-        return f"{label}: {stage.sentence}"
+        return stage.sentence.removeprefix(f"{label}: ")
     if stage.status == "not_run":
-        return f"{label}: not run yet."
+        return "Not run yet."
     if stage.status == "bad":
         what = "" if stage.tensor in ("", stage.name) else f"{stage.tensor}: "
-        return f"{label}: {what}{counts_words(stage.counts) or 'non-finite'}."
+        return f"{what}{counts_words(stage.counts) or stage.reason or 'non-finite'}."
     if stage.status == "skip":
-        return f"{label}: the loss scaler skips this update. {stage.reason}".strip()
+        return f"The loss scaler skips this update. {stage.reason}".strip()
     if stage.status == "alert":
-        return f"{label}: nothing non-finite. Alert: {stage.reason}"
-    return f"{label}: nothing non-finite. {stage.reason}".strip()
+        return f"Nothing non-finite. Alert: {stage.reason}"
+    return f"Nothing non-finite. {stage.reason}".strip()
 
 
 def finding_of(run: Run, changes: str) -> str:

@@ -1,0 +1,142 @@
+"""The panel in a real JupyterLab, driven in a real Chromium."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from scripts import lab
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+MAX_NOTEBOOK = 1_500_000
+LONG = 90_000
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(bool(lab.missing()), reason=lab.missing() or "a browser is here"),
+]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A directory with a bundle of a real failure, its code, and a copy of the notebook."""
+    import importlib.util
+    import sys
+
+    home = tmp_path_factory.mktemp("lab")
+    shutil.copy(HERE / "train_step.py", home / "train_step.py")
+    spec = importlib.util.spec_from_file_location("train_step", home / "train_step.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["train_step"] = module
+    try:
+        spec.loader.exec_module(module)
+        bundle = module.record(home / "incidents")
+    finally:
+        sys.modules.pop("train_step", None)
+    notebook = json.loads((ROOT / "notebooks" / "investigate.ipynb").read_text())
+    cell = next(c for c in notebook["cells"] if "parameters" in c["metadata"]["tags"])
+    cell["source"] = f"bundle = {str(bundle)!r}\nstep = ''"
+    (home / "investigate.ipynb").write_text(json.dumps(notebook))
+    return home
+
+
+@pytest.fixture(scope="module")
+def page_and_seen(workplace, tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    with (
+        lab.jupyterlab(workplace, home) as address,
+        lab.browser_page(home / "profile", 1400) as (page, seen),
+    ):
+        lab.open_notebook(page, address, "investigate.ipynb")
+        lab.run_all(page)
+        page.wait_for_selector(".wb-root .wb-stage", timeout=LONG)
+        page.wait_for_selector(".wb-timeline .js-plotly-plot .main-svg", timeout=LONG)
+        yield page, seen
+
+
+def stage(page, name):
+    return page.locator(".wb-stage", has_text=name).first
+
+
+def button(page, label):
+    return page.locator(".wb-root button", has_text=label).first
+
+
+def wait_idle(page):
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.wb-controls button')]"
+        ".some(b => b.innerText.includes('Stop') && b.disabled)",
+        timeout=LONG,
+    )
+
+
+def test_the_panel_opens_with_recorded_facts_and_runs_nothing(page_and_seen):
+    page, _ = page_and_seen
+    header = page.locator(".wb-header").inner_text()
+    assert "The loss became" in header
+    assert "Caught at" in header and "Born at" in header
+    assert "wb-bad" in stage(page, "loss").get_attribute("class")
+    assert "Recorded" in page.locator(".wb-stages").inner_text()
+
+
+def test_the_first_replay_asks_for_trust_and_stepping_reaches_the_bad_stage(page_and_seen):
+    page, _ = page_and_seen
+    button(page, "Step").click()
+    page.wait_for_selector(".wb-trust", timeout=LONG)
+    assert "Opening it has run nothing" in page.locator(".wb-trust").inner_text()
+    page.locator(".wb-trust input[type=text]").first.fill("train_step.py:Step")
+    page.locator(".wb-trust input[type=text]").first.press("Tab")
+    page.locator(".wb-trust button", has_text="Replay").click()
+    page.wait_for_selector(".wb-stage.wb-clean", timeout=LONG)
+    wait_idle(page)
+    for name in ("forward", "loss"):
+        button(page, "Step").click()
+        page.wait_for_function(
+            "name => [...document.querySelectorAll('.wb-stage')].some(b =>"
+            " b.innerText.includes(name) && (b.classList.contains('wb-clean')"
+            " || b.classList.contains('wb-bad')))",
+            arg=name,
+            timeout=LONG,
+        )
+        wait_idle(page)
+    assert "Original" in page.locator(".wb-stages").inner_text()
+    assert "wb-bad" in stage(page, "loss").get_attribute("class")
+    assert "wb-clean" in stage(page, "forward").get_attribute("class")
+
+
+def test_run_to_first_bad_draws_the_ranges(page_and_seen):
+    page, _ = page_and_seen
+    button(page, "Run to first bad").click()
+    page.locator(".wb-tabs button", has_text="Ranges").click()
+    page.wait_for_selector(".wb-ranges .js-plotly-plot .main-svg", timeout=LONG)
+    wait_idle(page)
+    assert "Replayed exactly" in page.locator(".wb-header").inner_text()
+    assert page.locator(".wb-layer-list option").count() >= 3
+    chart = page.locator(".wb-ranges .js-plotly-plot .main-svg").first.bounding_box()
+    assert chart["width"] > 700
+
+
+def test_keys_step_inside_the_panel_and_leave_the_notebook_alone(page_and_seen):
+    page, _ = page_and_seen
+    cells = page.locator(".jp-Cell").count()
+    page.locator(".wb-title").first.click()
+    page.keyboard.press("b")
+    page.keyboard.press("3")
+    page.wait_for_selector(".wb-timeline", timeout=LONG)
+    assert page.locator(".jp-Cell").count() == cells
+
+
+def test_no_console_error_nothing_outside_and_a_small_notebook(page_and_seen, workplace):
+    page, seen = page_and_seen
+    lab.command(page, "docmanager:save")
+    page.wait_for_function(
+        "() => !window.jupyterapp.shell.currentWidget.context.model.dirty", timeout=LONG
+    )
+    saved = workplace / "investigate.ipynb"
+    assert saved.stat().st_size < MAX_NOTEBOOK
+    assert "The loss became" in saved.read_text(), "the static card is saved with the notebook"
+    assert seen.errors == []
+    assert seen.outside() == []
