@@ -118,7 +118,9 @@ class Drawing:
         ]
         for tag, attributes, text in self.elements:
             both = {**_FALLBACK.get(attributes.get("class", ""), {}), **attributes}
-            written = "".join(f' {key}="{html.escape(value)}"' for key, value in both.items())
+            # sorted: the same bytes whichever way the drawing travelled
+            ordered = sorted(both.items())
+            written = "".join(f' {key}="{html.escape(value)}"' for key, value in ordered)
             parts.append(f"<{tag}{written}>{html.escape(text)}</{tag}>")
         return "".join([*parts, "</svg>"])
 

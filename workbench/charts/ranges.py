@@ -253,22 +253,43 @@ def _limit_lines(view: RangeView, theme: style.Theme) -> tuple[list[Any], list[A
                     "layer": "below",
                 }
             )
-        y = {"inside": math.log10(limit.value)}.get(limit.place)
-        text = limit.text if y is not None else f"{limit.place} the plot: {limit.text}"
+            notes.append(
+                {
+                    "text": plain(limit.text),
+                    "xref": "paper",
+                    "x": 1,
+                    "xanchor": "right",
+                    "yref": "y",
+                    "y": math.log10(limit.value),
+                    "yanchor": "bottom",
+                    "showarrow": False,
+                    "font": {"size": 11, "color": colour},
+                }
+            )
+    above = above_words(view)
+    if above:
         notes.append(
             {
-                "text": plain(text),
+                "text": plain(above),
                 "xref": "paper",
-                "x": 1,
-                "xanchor": "right",
-                "yref": "y" if y is not None else "paper",
-                "y": y if y is not None else (_PLOT_TOP if limit.place == "above" else 0),
-                "yanchor": "top" if limit.place == "above" else "bottom",
+                "x": 0,
+                "xanchor": "left",
+                "yref": "paper",
+                "y": _PLOT_TOP,
+                "yanchor": "top",
+                # clear of the highest limit line, which is often just there
+                "yshift": -14,
                 "showarrow": False,
                 "font": {"size": 11, "color": colour},
             }
         )
     return shapes, notes
+
+
+def above_words(view: RangeView) -> str:
+    """The limits that lie too far above the data to be drawn, in words."""
+    texts = [limit.text for limit in view.limits if limit.place == "above"]
+    return f"↑ far above: {'; '.join(texts)}" if texts else ""
 
 
 def _strip_note(theme: style.Theme) -> dict[str, Any]:
@@ -279,6 +300,7 @@ def _strip_note(theme: style.Theme) -> dict[str, Any]:
         "yref": "y2",
         "y": 1,
         "showarrow": False,
+        "bgcolor": style.PALETTES[theme].paper,
         "font": {"size": 12, "color": style.PALETTES[theme].muted},
     }
 
@@ -360,4 +382,4 @@ def drawing(
 
     view = range_view(layers, tensor, max_layers)
     second = None if other is None else range_view(other, tensor, max_layers)
-    return draw(view, title(view), tick_places(view, 8), second)
+    return draw(view, title(view), tick_places(view, 8), above_words(view), second)

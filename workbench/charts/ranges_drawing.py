@@ -15,12 +15,15 @@ _STRIP = {"nan": 16, "pos_inf": 36, "neg_inf": 56}
 _MAX_COUNTS = 40
 
 
-def draw(view: RangeView, title: str, ticks: list[int], other: RangeView | None = None) -> Drawing:
+def draw(
+    view: RangeView, title: str, ticks: list[int], above: str, other: RangeView | None = None
+) -> Drawing:
     """Draw a prepared view; of a second run only its largest magnitudes, dashed."""
     picture = Drawing(_WIDTH, _HEIGHT, title)
     _strip(picture, view)
     _grid(picture, view)
     _limits(picture, view)
+    picture.text(_LEFT + 4, _TOP + 26, above, "wb-tick")
     width = (_RIGHT - _LEFT) / view.size
     for index in range(view.size):
         high, low = float(view.high[index]), float(view.low[index])
@@ -49,7 +52,8 @@ def _x(view: RangeView, index: float) -> float:
 def _strip(picture: Drawing, view: RangeView) -> None:
     for kind, y in _STRIP.items():
         picture.text(_LEFT - 6, y + 4, f"{GLYPHS[kind]} {KIND_WORDS[kind]}", "wb-tick", "end")
-        picture.line(_LEFT, y, _RIGHT, y, "wb-grid")
+        if view.marks:
+            picture.line(_LEFT, y, _RIGHT, y, "wb-grid")
     with_counts = len(view.marks) <= _MAX_COUNTS
     for layer, kind, count in view.marks:
         text = f"{GLYPHS[kind]} {number(count)}" if with_counts else GLYPHS[kind]
@@ -81,9 +85,6 @@ def _limits(picture: Drawing, view: RangeView) -> None:
             y = _y(view, limit.value)
             picture.line(_LEFT, y, _RIGHT, y, "wb-limit")
             picture.text(_RIGHT, y - 3, limit.text, "wb-tick", "end")
-        else:
-            y = _TOP + 10 if limit.place == "above" else _BOTTOM - 4
-            picture.text(_RIGHT, y, f"{limit.place} the plot: {limit.text}", "wb-tick", "end")
 
 
 def _line(picture: Drawing, view: RangeView, values: list[float], kind: str) -> None:
@@ -112,6 +113,6 @@ def _at_places(view: RangeView, other: RangeView) -> list[float]:
 def _ticks(picture: Drawing, view: RangeView, ticks: list[int]) -> None:
     for index in ticks:
         x = _x(view, index)
-        anchor = "start" if x < _LEFT + 60 else "end" if x > _RIGHT - 60 else "middle"
+        anchor = "end" if x > _RIGHT - 60 else "middle"
         picture.line(x, _BOTTOM, x, _BOTTOM + 4, "wb-limit")
         picture.text(x, _BOTTOM + 18, shorten(view.labels[index], 18), "wb-tick", anchor)

@@ -27,7 +27,7 @@ class Limit:
 
     value: float
     text: str
-    place: str  # "inside", "above" or "below"
+    place: str  # "inside", or "above" the plot
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,8 @@ def _limits(dtypes: list[str], floor: float, ceiling: float) -> tuple[Limit, ...
     for (word, value), names in sorted(found.items(), key=lambda item: item[0][1]):
         place = _place(value, floor, ceiling, narrow=_is_narrow(names))
         text = f"{word} {' and '.join(names)}, {_value(value)}"
-        drawn.append(Limit(value, text, place))
+        if place != "below":
+            drawn.append(Limit(value, text, place))
     return tuple(drawn)
 
 

@@ -56,6 +56,7 @@ def figure(
     for row, series in enumerate(view.series):
         traces.append(_line(view, series, row, theme))
         traces.extend(_marks(view, series, row, theme))
+        traces.extend(_missing(view, series, row, theme))
     traces.extend(_skips(view, theme))
     return go.Figure(data=traces, layout=_layout(view, theme, height))
 
@@ -125,6 +126,35 @@ def _marks(view: TimelineView, series: Series, row: int, theme: style.Theme) -> 
             )
         )
     return traces
+
+
+def _missing(view: TimelineView, series: Series, row: int, theme: style.Theme) -> list[go.Scatter]:
+    if not series.missing:
+        return []
+    skips = dict(view.skips)
+    colour = style.PALETTES[theme].muted
+    return [
+        go.Scatter(
+            name=f"{WORDS[series.name]} not recorded",
+            x=[view.steps[record] for record in series.missing],
+            y=[mark_height(series)] * len(series.missing),
+            yaxis=_axis_name(row),
+            mode="markers",
+            marker={
+                "symbol": "line-ew-open",
+                "size": 7,
+                "color": colour,
+                "line": {"width": 1.5, "color": colour},
+            },
+            hovertext=[
+                f"step {number(view.steps[record])}<br>{WORDS[series.name]} not recorded"
+                + (f"<br>{skip_words(skips[record])}" if record in skips else "")
+                for record in series.missing
+            ],
+            hoverinfo="text",
+            cliponaxis=False,
+        )
+    ]
 
 
 def mark_height(series: Series) -> float:

@@ -6,7 +6,7 @@ import math
 
 from workbench.charts.drawing import Drawing
 from workbench.charts.timeline_view import WORDS, Series, TimelineView
-from workbench.charts.words import GLYPHS, number
+from workbench.charts.words import GLYPHS, MISSING, number
 
 _WIDTH, _HEIGHT = 960, 400
 _LEFT, _RIGHT = 96, 946
@@ -68,6 +68,9 @@ def _row(picture: Drawing, view: TimelineView, series: Series, top: float) -> No
             _stroke(picture, points)
             points = []
     _stroke(picture, points)
+    for record in series.missing:
+        x = _x(view, view.steps[record])
+        picture.text(x, top + 0.12 * _ROW + 5, MISSING, "wb-tick", "middle")
     for record, kind in series.marks:
         x = _x(view, view.steps[record])
         picture.text(x, top + 0.12 * _ROW + 5, GLYPHS[kind], "wb-nonfinite", "middle")

@@ -51,6 +51,13 @@ class Series:
         return [(i, kind) for i, kind in enumerate(self.kinds) if kind in KINDS]
 
     @property
+    def missing(self) -> list[int]:
+        """Records without this value, where others have it: a gap that must not pass in silence."""
+        if not self.recorded:
+            return []
+        return [i for i, kind in enumerate(self.kinds) if kind == "missing"]
+
+    @property
     def recorded(self) -> bool:
         """Whether any record has this field."""
         return any(kind != "missing" for kind in self.kinds)

@@ -80,7 +80,7 @@ def where(incident: Incident) -> str:
     """Where it was caught, and where it was born."""
     bad = incident.first_bad
     world = int(incident.manifest.get("world") or incident.record.get("world") or 1)
-    rank = f"rank {incident.rank} of {world}"
+    rank = f"rank {incident.rank} of {world}" if world > 1 else "one process"
     if bad is None:
         return f"step {number(incident.step)} · {rank}"
     caught = (
@@ -148,7 +148,7 @@ def prevent(incident: Incident) -> str:
         )
     fixes = [str(origin["fix"]) for origin in origins(incident) if origin.get("fix")]
     if fixes:
-        return f"Try: {fixes[0].rstrip('.')}. Not tried here."
+        return f"{fixes[0].rstrip('.')}. Not tried here."
     if needs_replay(incident):
         return NEEDS_REPLAY
     if not origins(incident):
@@ -158,13 +158,18 @@ def prevent(incident: Incident) -> str:
 
 def resume(incident: Incident) -> str:
     """Where training can be taken up again."""
-    return line(incident, "Resume") or "Not known."
+    # what to try before that is the row Prevent
+    return line(incident, "Resume").partition(" Before that, try:")[0] or "Not known."
 
 
 def not_shown(incident: Incident) -> str:
     """What this report does not establish."""
     data = incident.findings or {}
     limits = [str(item).rstrip(".") for item in data.get("limits") or []]
+    if needs_replay(incident):
+        # the full text, with the commands that would run the code, stands under Origin
+        limits = [limit for limit in limits if not limit.startswith("Needs replay")]
+        limits.insert(0, "Where the value was born, and why: that needs a replay (see Origin)")
     tried = [item.get("does_not_establish") for item in data.get("counterfactuals") or []]
     limits += [str(text).rstrip(".") for text in tried if text]
     if not limits:
@@ -175,7 +180,13 @@ def not_shown(incident: Incident) -> str:
 def chain(incident: Incident) -> list[tuple[str, str]]:
     """How it happened: one ``(sentence, source)`` per link, in the order of events."""
     links = (incident.findings or {}).get("chain") or []
-    return [(chain_sentence(link), chain_source(link)) for link in links]
+    shown = []
+    before = ""
+    for link in links:
+        source = chain_source(link)
+        shown.append((chain_sentence(link), source if source != before else ""))
+        before = source
+    return shown
 
 
 def chain_sentence(link: Any) -> str:

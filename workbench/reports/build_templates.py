@@ -15,7 +15,9 @@ from workbench.errors import CheckFailedError, UsageError
 from workbench.numerics import jsonio
 from workbench.reports.templates import template_root
 
-_START = re.compile(r"# %%(?: \[(?P<kind>markdown)\])?(?: (?P<name>[a-z0-9-]+))?(?P<tags>(?: tags=\[.*\])?)")
+_START = re.compile(
+    r"# %%(?: \[(?P<kind>markdown)\])?(?: (?P<name>[a-z0-9-]+))?(?P<tags>(?: tags=\[.*\])?)"
+)
 _TAGS = re.compile(r'tags=\["([a-z-]+)"\]')
 
 

@@ -233,18 +233,22 @@ def _is_marker(cell: Mapping[str, Any]) -> bool:
 
 
 def _why(cell: Any, watch: _Watch, problem: BaseException) -> tuple[str, str]:
+    kind = type(problem).__name__
+    if kind == "CellTimeoutError":
+        return "", "it took longer than the time it was given"
+    if kind == "DeadKernelError":
+        return "", _death(watch.exit_code)
     for output in cell.get("outputs", []):
         if output.get("output_type") == "error":
             text = _ANSI.sub("", str(output.get("evalue", "")))
             return str(output.get("ename", "")), f"{output.get('ename')}: {text}".strip(": ")
-    kind = type(problem).__name__
-    if kind == "DeadKernelError":
-        code = watch.exit_code
-        if code is not None and code < 0:
-            killed = f"its process was killed by signal {-code}"
-            memory = ", which is what happens when memory runs out" if code == -9 else ""
-            return "", f"{killed}{memory}"
-        return "", "its process ended without an answer, most often for want of memory"
-    if kind == "CellTimeoutError":
-        return "", "it took longer than the time it was given"
     return kind, str(problem) or kind
+
+
+def _death(code: int | None) -> str:
+    if code is None:
+        return "its process ended without an answer"
+    if code < 0:
+        memory = ", which is what happens when memory runs out" if code == -9 else ""
+        return f"its process was killed by signal {-code}{memory}"
+    return f"its process ended with exit code {code}"

@@ -161,19 +161,29 @@ def _add_findings(incident: Incident, opened: Any, step: str | None, trust: str 
         incident.summary = [str(line) for line in incident.findings.get("summary") or []]
         incident.origin_note = f"Findings saved {where}, made from exactly this bundle."
         return
+    folder = opened.path.parent
     try:
         made = diagnose(opened, step=step, trust=trust)
     except WorkbenchError as error:
-        incident.origin_note = f"Diagnosis did not run here. {error} Recorded evidence is shown."
+        why = without_folder(str(error), folder)
+        incident.origin_note = f"Diagnosis did not run here. {why} Recorded evidence is shown."
         return
-    incident.findings, incident.findings_text = dict(made.data), made.to_json()
-    incident.summary = list(made.summary)
+    incident.findings_text = without_folder(made.to_json(), folder)
+    incident.findings = jsonio.loads(incident.findings_text)
+    incident.summary = [without_folder(line, folder) for line in made.summary]
     incident.layers, incident.events = made.layers, made.events
     incident.origin_note = (
         "Findings made for this report, by a replay on this machine."
         if _replayed(made.data)
         else "Findings from the record alone: the step's code was not run for this report."
     )
+
+
+def without_folder(text: str, folder: Path) -> str:
+    """The text without the folder a bundle lies in: a shared page tells nothing of this machine."""
+    for written in {str(folder), str(folder.resolve())} - {"/", "."}:
+        text = text.replace(f"{written}/", "")
+    return text
 
 
 Saved = tuple[dict[str, Any], TableLike | None, TableLike | None, str]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from workbench.charts.drawing import Drawing
 from workbench.numerics import jsonio
 from workbench.reports.templates import template_root
 
-# Drawn charts per page; more would make the page too slow to open.
 _PARTS = "page"
+_BACKTICKS = re.compile(r"`([^`]+)`")
 
 
 @cache
@@ -29,6 +30,7 @@ def environment() -> Environment:
         keep_trailing_newline=False,
     )
     found.globals["draw"] = _draw
+    found.filters["coded"] = _coded
     found.globals["script_json"] = script_json
     return found
 
@@ -36,6 +38,12 @@ def environment() -> Environment:
 def _draw(data: Any) -> Markup:
     # Markup of allow-listed elements whose texts and attributes are escaped by Drawing itself.
     return Markup(Drawing.from_dict(data).markup())  # noqa: S704
+
+
+def _coded(text: Any) -> Markup:
+    """Escape a sentence and set what stands between backticks, a command or a name, as code."""
+    # escaped first; the only markup that is added is this module's own
+    return Markup(_BACKTICKS.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704
 
 
 def script_json(value: Any) -> Markup:

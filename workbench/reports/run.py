@@ -16,7 +16,7 @@ from workbench import __version__, errors
 from workbench.errors import CannotRunError, UsageError, WorkbenchError
 from workbench.numerics import jsonio
 from workbench.reports.execute import Execution, run_notebook
-from workbench.reports.page import About, write_page
+from workbench.reports.page import About, slug, write_page
 from workbench.reports.templates import Template, check_parameters, find_template
 
 
@@ -166,7 +166,7 @@ def _describe(
         described["failure"] = {
             "text": f'cell "{execution.failed}" failed ({_short(execution.reason)}). '
             "Sections after it did not run.",
-            "anchor": "",
+            "anchor": f"cell-{slug(execution.failed)}",
         }
     execution.notebook.metadata["workbench"] = described
 

@@ -9,6 +9,7 @@ from typing import Any
 from workbench import __version__
 from workbench.charts import CHARTS
 from workbench.charts.arrays import tensor_kinds
+from workbench.charts.loss_rows import with_loss
 from workbench.charts.rows import Rows
 from workbench.charts.words import number, result
 from workbench.reports import answers, blocks
@@ -67,11 +68,14 @@ def first_screen(incident: Incident) -> Section:
 
 def _ranges_chart(incident: Incident, tensor: str, height: int = 340) -> Block:
     chart = CHARTS["ranges"]
+    layers = incident.layers
+    if layers is not None and tensor == "activations":
+        layers = with_loss(layers, incident.events)
     return blocks.chart(
         f"ranges-{tensor}",
-        chart.figure(incident.layers, tensor, height=height),
-        chart.table(incident.layers, tensor),
-        chart.drawing(incident.layers, tensor),
+        chart.figure(layers, tensor, height=height),
+        chart.table(layers, tensor),
+        chart.drawing(layers, tensor),
     )
 
 

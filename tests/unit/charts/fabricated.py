@@ -200,13 +200,14 @@ def findings(*, hostile=False, digest="sha256:" + "3f2a91c4" * 8):
     }
 
 
-def write_bundle(directory, *, hostile=False, with_findings=True, layers=40):
+def write_bundle(directory, *, hostile=False, with_findings=True, layers=40, reference=""):
     """A sealed bundle on disk, and findings with their trace beside it."""
     from workbench.diagnose import Findings
     from workbench.evidence import (
         BundleWriter,
         Conditions,
         FirstBad,
+        StepReference,
         Table,
         environment,
         open_bundle,
@@ -225,6 +226,7 @@ def write_bundle(directory, *, hostile=False, with_findings=True, layers=40):
         run_id=bad["run_id"],
         step=bad["step"],
         world=8,
+        step_reference=StepReference(reference=reference, kind="module" if reference else "none"),
         created="2025-11-12T07:52:00Z",
         first_bad=FirstBad(
             **bad,

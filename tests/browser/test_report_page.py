@@ -1,0 +1,129 @@
+"""The report as a reader meets it: offline, under its policy, without scripts, printed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.browser.report_browser import needs_chromium, opened
+from tests.unit.charts.fabricated import HOSTILE
+from tests.unit.reports.fabricated import incident, notebook
+from workbench.reports.page import write_page
+
+pytestmark = [pytest.mark.browser, needs_chromium]
+POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(write_page(notebook()), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module", params=["with policy", "policy taken out"])
+def hostile(request, tmp_path_factory):
+    html = write_page(notebook(incident(hostile=True)))
+    if request.param == "policy taken out":
+        html, found = POLICY.subn("", html)
+        assert found == 1
+    path = tmp_path_factory.mktemp("hostile") / "report.html"
+    path.write_text(html, encoding="utf-8")
+    return path
+
+
+def test_charts_are_drawn_offline_and_nothing_else_is_asked_for(report):
+    with opened(report) as (page, said, asked):
+        assert said == []
+        assert [url for url in asked if not url.startswith(("file:", "blob:", "data:"))] == []
+        assert page.locator(".plot .main-svg").count() >= 2
+        assert page.locator(".static:visible").count() == 0
+        place = page.locator("#chart-ranges-activations .plot")
+        assert place.bounding_box()["height"] >= 300
+        # the bars, the marks and the limit lines are really there
+        assert page.locator("#chart-ranges-activations .barlayer path").count() >= 39
+        assert (
+            page.locator(
+                "#chart-ranges-activations .point path, #chart-ranges-activations .points path"
+            ).count()
+            >= 2
+        )
+        page.emulate_media(color_scheme="light")
+        light = place.screenshot()
+        page.emulate_media(color_scheme="dark")
+        page.wait_for_timeout(500)
+        assert place.screenshot() != light
+
+
+def test_every_text_of_the_first_screen_is_inside_the_window(report):
+    with opened(report) as (page, _, _):
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= 1200
+        bottom = page.locator("#chart-ranges-activations .plot").bounding_box()
+        assert bottom["y"] + bottom["height"] < 900
+
+
+@pytest.mark.parametrize("width", [360, 968, 1800])
+def test_nothing_is_wider_than_the_window(report, width):
+    with opened(report, viewport={"width": width, "height": 800}) as (page, _, _):
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_dark_page_has_dark_paper_and_light_ink(report):
+    with opened(report, color_scheme="dark") as (page, said, _):
+        assert said == []
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert paper == "rgb(17, 17, 17)"
+        colour = page.locator(".plot .xtick text").first.evaluate("e => getComputedStyle(e).fill")
+        assert colour == "rgb(154, 160, 166)"
+
+
+def test_readable_with_scripts_blocked(report):
+    with opened(report, scripts=False) as (page, _, _):
+        assert page.locator(".static svg:visible").count() == 2
+        assert page.locator(".plot:visible").count() == 0
+        assert "softmax gave 3 zeros" in page.inner_text("#summary")
+        page.locator("#chart-ranges-activations summary").click()
+        table = page.locator("#chart-ranges-activations table")
+        assert table.is_visible()
+        assert "blocks.9.mlp.down" in table.inner_text()
+
+
+def test_readable_where_a_policy_blocks_scripts(report, tmp_path):
+    html = report.read_text(encoding="utf-8").replace("script-src 'unsafe-inline'; ", "")
+    path = tmp_path / "blocked.html"
+    path.write_text(html, encoding="utf-8")
+    with opened(path, wait=False) as (page, _, _):
+        assert page.locator(".static svg:visible").count() == 2
+        assert page.locator(".plot:visible").count() == 0
+
+
+def test_hostile_names_are_text(hostile):
+    with opened(hostile) as (page, said, _):
+        assert [line for line in said if "error" in line] == []
+        assert page.evaluate("window.hacked") is None
+        assert page.locator("main img").count() == 0
+        assert page.locator("a[href^=javascript]").count() == 0
+        assert HOSTILE in page.inner_text("h1")
+        # in the hover of the chart as well
+        page.evaluate(
+            """() => { const place = document.querySelector('#chart-ranges-activations .plot');
+                       Plotly.Fx.hover(place, [{curveNumber: 0, pointNumber: 1}]); }"""
+        )
+        shown = page.locator("#chart-ranges-activations .hoverlayer")
+        assert "script" in shown.text_content()
+        assert shown.locator("a, img").count() == 0
+        assert page.evaluate("window.hacked") is None
+
+
+def test_printed_first_screen_fits_one_page(report, tmp_path):
+    with opened(report) as (page, _, _):
+        page.emulate_media(media="print")
+        assert page.locator(".static svg:visible").count() == 2
+        assert page.locator(".plot:visible").count() == 0
+        assert page.locator(".evidence:visible, .contents:visible, .cell:visible").count() == 0
+        # A4 less its margins, in CSS pixels
+        page.set_viewport_size({"width": 688, "height": 1017})
+        assert page.locator("#summary").bounding_box()["height"] < 1017
+        assert page.pdf(path=tmp_path / "report.pdf", format="A4").startswith(b"%PDF")
