@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
 from workbench.evidence.schema import FileEntry
 
-_INLINE_DIGEST: Final = 4 << 20  # below this a thread costs more than it saves
-_PIECE: Final = 8 << 20
+_INLINE_DIGEST: Final = 1 << 20  # below this a thread costs more than it saves
+_PIECE: Final = 1 << 20  # what was just written is still in the cache when it is digested
 _BUFFERS_A_CALL: Final = 512  # POSIX allows 1024 buffers a writev
 
 Buffer = memoryview | bytes
@@ -33,8 +34,8 @@ def write_file(path: Path, buffers: list[Buffer], *, sync: bool) -> FileEntry:
             digest = hashlib.sha256()
             for buffer in buffers:
                 digest.update(buffer)
-            for start in range(0, len(buffers), _BUFFERS_A_CALL):
-                _write_all(descriptor, buffers[start : start + _BUFFERS_A_CALL])
+            for batch in _batches(buffers):
+                _write_all(descriptor, batch)
             hexadecimal = digest.hexdigest()
         else:
             hexadecimal = _write_large(descriptor, buffers)
@@ -48,25 +49,40 @@ def write_file(path: Path, buffers: list[Buffer], *, sync: bool) -> FileEntry:
 def _write_large(descriptor: int, buffers: list[Buffer]) -> str:
     # Both hashlib and write release the interpreter lock, so digesting costs a core, not time.
     digest = hashlib.sha256()
-    queue: SimpleQueue[Buffer | None] = SimpleQueue()
+    queue: SimpleQueue[list[Buffer] | None] = SimpleQueue()
 
     def consume() -> None:
-        while (piece := queue.get()) is not None:
-            digest.update(piece)
+        while (batch := queue.get()) is not None:
+            for buffer in batch:
+                digest.update(buffer)
 
     thread = threading.Thread(target=consume, name="workbench-sha256")
     thread.start()
     try:
-        for buffer in buffers:
-            view = memoryview(buffer)
-            for start in range(0, len(view), _PIECE):
-                piece = view[start : start + _PIECE]
-                queue.put(piece)
-                _write_all(descriptor, [piece])
+        for batch in _batches(buffers):
+            queue.put(batch)
+            _write_all(descriptor, batch)
     finally:
         queue.put(None)
         thread.join()
     return digest.hexdigest()
+
+
+def _batches(buffers: list[Buffer]) -> Iterator[list[Buffer]]:
+    """The same bytes in lists of bounded size: small buffers together, large ones in pieces."""
+    batch: list[Buffer] = []
+    size = 0
+    for buffer in buffers:
+        view = memoryview(buffer)
+        for start in range(0, len(view), _PIECE):
+            piece = view[start : start + _PIECE] if len(view) > _PIECE else view
+            batch.append(piece)
+            size += len(piece)
+            if size >= _PIECE or len(batch) == _BUFFERS_A_CALL:
+                yield batch
+                batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _write_all(descriptor: int, buffers: list[Buffer]) -> None:

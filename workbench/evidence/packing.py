@@ -17,7 +17,7 @@ from torch import Tensor
 
 from workbench.errors import BundleError, UsageError
 from workbench.evidence.safetensors_file import CODE_OF
-from workbench.numerics.dense import as_bytes
+from workbench.numerics.dense import PLAIN, as_bytes
 from workbench.numerics.limits import dtype_name, dtype_of
 
 # A strided tensor is restored with its gaps only while they are this much of it at most.
@@ -69,34 +69,69 @@ def pack_tensors(tensors: Mapping[str, Tensor]) -> Packed:
             recorded as missing.
     """
     packed = Packed(taken=set(tensors))
+    shared = _shared_storages(tensors)
     strided: dict[str, Tensor] = {}
     for name, original in tensors.items():
-        spec: Spec = {}
-        t = original.detach()
-        to_local = getattr(t, "to_local", None)
-        if to_local is not None:
-            spec["global_shape"] = list(t.shape)
-            t = to_local()
         if original.requires_grad:
-            spec["requires_grad"] = True
-        if t.device.type not in {"cpu", "meta"}:
-            spec["device"] = str(t.device)
-        if t.device.type == "meta":
-            spec |= {"meta": True, "shape": list(t.shape), "dtype": dtype_name(t.dtype)}
-        elif t.is_quantized:
-            spec["missing"] = f"quantised tensor ({dtype_name(t.dtype)})"
-        elif t.layout is torch.strided:
-            strided[name] = t.resolve_conj().resolve_neg()
-        else:
-            spec |= _pack_sparse(packed, name, t)
+            packed.specs[name] = {"requires_grad": True}
+        if name not in shared and _is_plain(original):
+            packed.stored[name] = original.detach()
+            continue
+        spec = _pack_other(packed, name, original, strided)
         if spec:
-            packed.specs[name] = spec
+            packed.specs.setdefault(name, {}).update(spec)
     for group in _overlapping(strided):
         if len(group) == 1 and not _overlaps_itself(strided[group[0]]):
             _pack_alone(packed, group[0], strided[group[0]])
         else:
             _pack_shared(packed, group, strided)
     return packed
+
+
+def _is_plain(t: Tensor) -> bool:
+    """Whether a tensor can be stored as it is."""
+    return (
+        type(t) in PLAIN
+        and t.is_cpu
+        and t.layout is torch.strided
+        and t.dtype in CODE_OF
+        and t.is_contiguous()
+        and not t.is_conj()
+        and not t.is_neg()
+    )
+
+
+def _shared_storages(tensors: Mapping[str, Tensor]) -> set[str]:
+    """Names of the tensors whose storage another one has too."""
+    first: dict[int, str] = {}
+    shared: set[str] = set()
+    for name, t in tensors.items():
+        if type(t) in PLAIN and t.layout is torch.strided:
+            other = first.setdefault(t.untyped_storage()._cdata, name)
+            if other is not name:
+                shared |= {name, other}
+    return shared
+
+
+def _pack_other(packed: Packed, name: str, t: Tensor, strided: dict[str, Tensor]) -> Spec:
+    """A tensor that is not plain: its spec, and itself in ``strided`` where strides decide."""
+    spec: Spec = {}
+    t = t.detach()
+    to_local = getattr(t, "to_local", None)
+    if to_local is not None:
+        spec["global_shape"] = list(t.shape)
+        t = to_local()
+    if t.device.type == "meta":
+        return spec | {"meta": True, "shape": list(t.shape), "dtype": dtype_name(t.dtype)}
+    if not t.is_cpu:
+        spec["device"] = str(t.device)
+    if t.is_quantized:
+        spec["missing"] = f"quantised tensor ({dtype_name(t.dtype)})"
+    elif t.layout is torch.strided:
+        strided[name] = t.resolve_conj().resolve_neg()
+    else:
+        spec |= _pack_sparse(packed, name, t)
+    return spec
 
 
 def unpack_tensors(

@@ -336,6 +336,11 @@ def _nothing_found(facts: SummaryFacts) -> str:
     absorbed = findings.get("absorbed")
     if facts.silent or absorbed:
         return clean(facts.silent or "Silent: an overflow was absorbed into finite values.", 300)
+    trials = findings.get("counterfactuals")
+    if isinstance(trials, list) and any(_mapping(t).get("result") == "benign_skip" for t in trials):
+        return "Only a scaler skip: without the loss scale the same backward is finite."
+    if _first_bad(facts) is not None and facts.kind == "nonfinite":
+        return "Not known: it fails as recorded, and no origin was found."
     return f"Nothing is wrong in this step: no NaN, +Inf or {MINUS}Inf reaches a result."
 
 

@@ -175,10 +175,18 @@ def test_a_step_that_is_not_deterministic_is_said_to_be():
 
 
 def test_nothing_wrong_is_said_only_after_a_replay():
-    assert "Nothing is wrong" in lines(findings=findings(origins=[]))[1]
+    quiet = {"first_bad": None, "kind": "captured"}
+    assert "Nothing is wrong" in lines(findings=findings(origins=[]), **quiet)[1]
     for verdict in (None, "unverifiable", "not_reproduced"):
-        why = lines(findings=findings(origins=[], reproduction={"verdict": verdict}))[1]
-        assert "Nothing is wrong" not in why
+        found = findings(origins=[], reproduction={"verdict": verdict})
+        assert "Nothing is wrong" not in lines(findings=found, **quiet)[1]
+
+
+def test_a_failure_without_an_origin_is_not_called_harmless():
+    why = lines(findings=findings(origins=[]))[1]
+    assert why == "Why     Not known: it fails as recorded, and no origin was found."
+    trials = [{"intervention": "loss scale 1", "result": "benign_skip"}]
+    assert "Only a scaler skip" in lines(findings=findings(origins=[], counterfactuals=trials))[1]
 
 
 def test_an_alert_is_finite():
