@@ -7,19 +7,24 @@ division or a root turned into a finite number that something then used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from workbench.diagnose.ops import DROPS, SATURATING
+from workbench.diagnose.recompute import limited, range_of, recompute
 from workbench.diagnose.slicing import Slice, Start, slice_trace
 
 if TYPE_CHECKING:
     from workbench.diagnose.slicing import Origin
     from workbench.replay.trace import Trace
-    from workbench.replay.trace_events import Event
+    from workbench.replay.trace_events import Event, KeptEvent
 
 MAX_CANDIDATES = 64
+_NEGLIGIBLE = 6e-8
+"""The smallest float16: its normal numbers end at 6e-5, where results still matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +64,44 @@ def candidates(trace: Trace) -> list[Absorption]:
 
 
 def confirmed(
-    found: list[Absorption],
-    overflowed: Callable[[int], bool],
-    origins: list[Origin],
+    found: list[Absorption], kept: Mapping[int, KeptEvent], origins: list[Origin]
 ) -> list[Absorption]:
-    """Keep what is a real overflow and is not reported as an origin already.
+    """Keep what is a real overflow, made a wrong number, and is not an origin already.
 
     Args:
         found: Candidates.
-        overflowed: Whether an event's float64 result is finite where its own is not.
+        kept: Real arguments of their births and absorbers.
         origins: The origins found.
     """
     taken = {origin.event for origin in origins}
-    return [a for a in found if a.birth not in taken and overflowed(a.birth)]
+    return [
+        a
+        for a in found
+        if a.birth not in taken and _overflowed(kept, a.birth) and _made_wrong(kept, a.absorber)
+    ]
+
+
+def _overflowed(kept: Mapping[int, KeptEvent], index: int) -> bool:
+    event = kept.get(index)
+    return event is not None and range_of(event, index - event.event) == "overflow"
+
+
+def _made_wrong(kept: Mapping[int, KeptEvent], index: int) -> bool:
+    """Whether the absorber would give another number for the dtype's largest value.
+
+    The true value is at least about that large; where the op gives the same for it as for Inf, up
+    to the smallest normal number of the dtype (1 / (1 + exp(100)) is 0 in float32), nothing is
+    wrong.
+    """
+    event = kept.get(index)
+    if event is None:
+        return False
+    actual = recompute(event, index - event.event)
+    bounded = recompute(limited(event), index - event.event)
+    if actual is None or bounded is None or not event.outputs:
+        return True
+    allowed = min(torch.finfo(event.outputs[0].dtype).tiny, _NEGLIGIBLE)
+    return bool(((actual - bounded).abs() > allowed).any())
 
 
 def _absorbs(event: Event) -> bool:

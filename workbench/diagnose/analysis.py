@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from workbench.diagnose.absorbed import Absorption, candidates, confirmed
 from workbench.diagnose.case import Case, ancestors
 from workbench.diagnose.causes import Cause, name_cause
-from workbench.diagnose.recompute import range_of
 from workbench.diagnose.slicing import Origin, Slice, slice_trace
 from workbench.diagnose.starts import starts_of
 
@@ -58,15 +57,17 @@ class Analysis:
     growth: Growth | None = None
 
 
-def analyse(trace: Trace, again: Tracer) -> Analysis:
+def analyse(trace: Trace, again: Tracer, *, raises: bool = True) -> Analysis:
     """Find origins and their causes.
 
     Args:
         trace: The first pass.
         again: Runs the second pass, which keeps the real inputs of what matters.
+        raises: Whether the step raises without probes too; an exception that only the traced
+            replay met says nothing about the step.
     """
     sliced = slice_trace(trace, starts_of(trace))
-    origins = sliced.origins or _exception(trace)
+    origins = sliced.origins or (_exception(trace) if raises else [])
     silent = candidates(trace)
     keep = _to_keep(trace, origins, silent)
     kept: dict[int, KeptEvent] = {}
@@ -77,7 +78,7 @@ def analyse(trace: Trace, again: Tracer) -> Analysis:
         kept = second.kept if stable else {}
     result = Analysis(trace, sliced, stable=stable)
     result.origins = [_judge(trace, sliced, o, kept) for o in origins[:MAX_ORIGINS]]
-    wrong = confirmed(silent, lambda index: _overflowed(kept, index), origins)
+    wrong = confirmed(silent, kept, origins)
     result.absorbed = [(a, _judge(trace, sliced, Origin("birth", a.birth), kept)) for a in wrong]
     return result
 
@@ -91,7 +92,7 @@ def _exception(trace: Trace) -> list[Origin]:
 
 
 def _to_keep(trace: Trace, origins: list[Origin], silent: list[Absorption]) -> set[int]:
-    keep: set[int] = {a.birth for a in silent}
+    keep: set[int] = {index for a in silent for index in (a.birth, a.absorber)}
     for origin in origins[:MAX_ORIGINS]:
         if origin.event >= 0:
             keep |= {origin.event, *ancestors(trace, origin.event)}
@@ -103,8 +104,3 @@ def _judge(trace: Trace, sliced: Slice, origin: Origin, kept: dict[int, KeptEven
     if origin.leaf is None and origin.kind != "exception":
         case.judge_range()
     return Judged(case, name_cause(case))
-
-
-def _overflowed(kept: dict[int, KeptEvent], index: int) -> bool:
-    event = kept.get(index)
-    return event is not None and range_of(event, index - event.event) == "overflow"

@@ -23,6 +23,7 @@ _PASSING = frozenset(
     "linalg_vector_norm".split()
 )
 """Ops a zero passes through, looked past when the op that made it is searched for."""
+_INVERSES = frozenset("reciprocal reciprocal_ rsqrt rsqrt_".split())
 MAX_HOPS = 4
 
 
@@ -109,6 +110,33 @@ class Case:
         """Whether a tensor argument of the origin's op has an exact zero."""
         value = self.tensor(name)
         return value is not None and bool((value == 0).any())
+
+    def division(self) -> tuple[Tensor, Tensor] | None:
+        """Return what the origin's op divides by what, in float64; None when it divides nothing.
+
+        Reciprocals, inverse roots, negative powers and weight normalisation divide as well.
+        """
+        above: Any
+        below: Any
+        if self.base.removeprefix("_foreach_").startswith(("div", "true_divide")):
+            above, below = self.argument(0), self.argument(1)
+        elif "addcdiv" in self.base:
+            above, below = self.argument(1), self.argument(2)
+        elif self.base in _INVERSES or self._is_negative_power():
+            above, below = 1.0, self.argument("self")
+        elif self.base == "_weight_norm_interface":
+            kept = self.kept.get(self.origin.event)
+            norms = kept.outputs[1] if kept is not None and len(kept.outputs) > 1 else None
+            above, below = (None, None) if norms is None else (norms, norms)
+        else:
+            return None
+        if above is None or below is None:
+            return None
+        return torch.as_tensor(above).to(torch.float64), torch.as_tensor(below).to(torch.float64)
+
+    def _is_negative_power(self) -> bool:
+        exponent = self.argument("exponent") if self.base.startswith("pow") else None
+        return isinstance(exponent, float | int) and exponent < 0
 
     def zero_makers(self) -> list[tuple[int, int]]:
         """Find ops upstream whose result rounded to zero.

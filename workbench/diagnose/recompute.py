@@ -6,6 +6,7 @@ zero); non-finite means that no finite value exists for these inputs.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -65,6 +66,24 @@ def range_of(kept: KeptEvent, element: int = 0) -> Range:
     if not bool(bad.any()):
         return "underflow" if bool(((actual == 0) & (wide != 0)).any()) else "none"
     return "overflow" if bool(torch.isfinite(wide)[bad].any()) else "domain"
+
+
+def limited(kept: KeptEvent) -> KeptEvent:
+    """The same call with every Inf among its arguments replaced by its dtype's largest value."""
+
+    def limit(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
+            largest = torch.finfo(value.dtype).max
+            return value.clamp(-largest, largest)
+        if isinstance(value, list | tuple):
+            return type(value)(limit(item) for item in value)
+        return value
+
+    return replace(
+        kept,
+        args=tuple(limit(value) for value in kept.args),
+        kwargs={name: limit(value) for name, value in kept.kwargs.items()},
+    )
 
 
 def underflowed(kept: KeptEvent, element: int = 0) -> int:

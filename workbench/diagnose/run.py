@@ -78,15 +78,21 @@ def diagnose_replay(bundle: Bundle, replay: Replay, progress: Progress) -> Findi
         progress("Looking at the operands of what matters")
         return replay.trace(keep=keep, conditions=original)
 
-    analysis: Analysis = analyse(trace, again)
+    raises = bundle.first_bad is not None and bundle.first_bad.sink == "exception"
+    analysis: Analysis = analyse(trace, again, raises=raises)
     progress("Looking back over the kept steps")
     analysis.growth = look_back(bundle, replay, analysis)
     progress("Writing the findings")
-    return build(bundle, reproduction, analysis, _limits(replay))
+    return build(bundle, reproduction, analysis, _limits(replay, trace, raises))
 
 
-def _limits(replay: Replay) -> list[str]:
+def _limits(replay: Replay, trace: Trace, raises: bool) -> list[str]:
     limits = ["Steps after this one and other seeds were not run."]
+    if trace.raised is not None and not raises:
+        limits.append(
+            f"The traced replay raised {trace.raised.type} ({trace.raised.message}), which the "
+            "step does not do without probes: the trace ends there, and so does what follows."
+        )
     missing = replay.source.unavailable()
     limits += [f"Stage {stage}: not available. {why}" for stage, why in missing.items()]
     return limits

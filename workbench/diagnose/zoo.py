@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.diagnose.zoo_run import run_incident
-from workbench.diagnose.zoo_step import is_standalone
+from workbench.diagnose.zoo_step import why_not_runnable
 from workbench.errors import UsageError
 from workbench.numerics import jsonio
 
@@ -98,13 +98,17 @@ def totals(rows: dict[str, dict[str, Any]], labels: dict[str, dict[str, Any]]) -
 def _split(
     paths: list[Path], labels: dict[str, dict[str, Any]]
 ) -> tuple[list[Path], dict[str, str]]:
-    """Set aside files that run themselves."""
-    runnable, skipped = [], {}
+    """Set aside files that are no training loop."""
+    runnable: list[Path] = []
+    skipped: dict[str, str] = {}
     for path in paths:
-        if labels.get(path.stem, {}).get("standalone") or is_standalone(path):
-            skipped[path.stem] = "runs itself: it is no training loop"
-        else:
+        reason = why_not_runnable(path)
+        if reason is None and labels.get(path.stem, {}).get("standalone"):
+            reason = "labelled as one that runs itself"
+        if reason is None:
             runnable.append(path)
+        else:
+            skipped[path.stem] = reason
     return runnable, skipped
 
 

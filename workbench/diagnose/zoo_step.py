@@ -49,14 +49,23 @@ def load_incident(path: Path) -> ModuleType:
     return module
 
 
-def is_standalone(path: Path) -> bool:
-    """Whether a file runs itself (``STANDALONE``) and is no training loop; nothing is executed."""
+def why_not_runnable(path: Path) -> str | None:
+    """Say why a file is no training loop, or return None when it is one; nothing is executed."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError):
-        return False  # running it will say what is wrong
+        return None  # running it will say what is wrong
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    return "STANDALONE" in names and not names.issuperset(_NEEDED)
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+    if names.issuperset(_NEEDED) or "*" in names:
+        return None
+    if "STANDALONE" in names:
+        return "runs itself: it is no training loop"
+    return "defines no build, forward and loss: it is no incident"
 
 
 class IncidentStep(TrainingStep):

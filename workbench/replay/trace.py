@@ -19,7 +19,7 @@ from workbench.replay.trace_context import (
 )
 from workbench.replay.trace_events import Event, KeptEvent, LayerRow, Write
 from workbench.replay.trace_mode import TraceMode, quiet
-from workbench.replay.trace_plan import floating
+from workbench.replay.trace_plan import floating, unwrapped
 from workbench.replay.trace_storage import StorageLog, Triple, region_of
 from workbench.replay.trace_table import events_table, layers_table
 from workbench.step import gates
@@ -235,8 +235,13 @@ class _Tracer:
     def _after_call(self, call: ModuleCall, output: object) -> None:
         with quiet():
             for name, tensor in _leading_tensors(output):
-                self._row(call, "activation", name, tensor)
-                if tensor.requires_grad and self.context.unit.stage in ("forward", "loss"):
+                plain = unwrapped(tensor)
+                self._row(call, "activation", name, plain)
+                if (
+                    plain is tensor
+                    and tensor.requires_grad
+                    and self.context.unit.stage in ("forward", "loss")
+                ):
                     self._watch_gradient(call, name, tensor)
 
     def _watch_gradient(self, call: ModuleCall, name: str, tensor: Tensor) -> None:

@@ -146,32 +146,39 @@ class SourceFinder:
     """
 
     def __init__(self) -> None:
-        self._known: dict[CodeType, tuple[str | None, bool]] = {}
+        self._known: dict[CodeType, tuple[str | None, bool, bool]] = {}
 
-    def find(self) -> tuple[str, bool]:
-        """Return the source line and whether a loss function's frame was passed on the way."""
+    def find(self) -> tuple[str, bool, bool]:
+        """Look up the stack.
+
+        Returns:
+            The source line; whether a loss function's frame was passed on the way; whether the
+            autograd engine's was: without it, user code runs the op, also within backward.
+        """
         frame: FrameType | None = sys._getframe(2)
-        in_loss = False
+        in_loss = in_engine = False
         known = self._known
         while frame is not None:
             code = frame.f_code
             found = known.get(code)
             if found is None:
                 found = known[code] = _classify(code)
-            name, is_loss = found
+            name, is_loss, is_engine = found
             if name is not None:
-                return f"{name}:{frame.f_lineno}", in_loss
+                return f"{name}:{frame.f_lineno}", in_loss, in_engine
             in_loss = in_loss or is_loss
+            in_engine = in_engine or is_engine
             frame = frame.f_back
-        return "", in_loss
+        return "", in_loss, in_engine
 
 
-def _classify(code: CodeType) -> tuple[str | None, bool]:
-    """File name of a user's code or None, and whether it is one of torch's loss functions."""
+def _classify(code: CodeType) -> tuple[str | None, bool, bool]:
+    """File name of a user's code or None; whether it is torch's loss function or its engine."""
     path = code.co_filename
     if not path.startswith(_SKIPPED):
-        return Path(path).name, False
-    return None, path.startswith(_TORCH) and _LOSS_FRAME.search(code.co_name) is not None
+        return Path(path).name, False, False
+    loss = path.startswith(_TORCH) and _LOSS_FRAME.search(code.co_name) is not None
+    return None, loss, code.co_name == "_engine_run_backward"
 
 
 def module_of_exception(error: BaseException, model: nn.Module) -> str | None:

@@ -97,6 +97,7 @@ class Event:
         sequence: Sequence number of that node.
         forward_event: The forward event that made the node, or None.
         recomputed: Whether it is a checkpoint's recomputation.
+        user_code: Whether a user's hook or custom backward ran it within backward.
         reads: What it looked at.
         writes: What it produced.
         scalars: Python numbers among its arguments.
@@ -123,6 +124,7 @@ class Event:
     sequence: int = -1
     forward_event: int | None = None
     recomputed: bool = False
+    user_code: bool = False
     reads: list[Read] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
     scalars: tuple[tuple[str, float], ...] = ()

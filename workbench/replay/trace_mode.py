@@ -113,7 +113,7 @@ class TraceMode(TorchDispatchMode):
 
     def _new_event(self, plan: OpPlan, index: int) -> Event:
         context = self.context
-        source, in_loss = self._sources.find()
+        source, in_loss, in_engine = self._sources.find()
         event = Event(
             index=index,
             call=self._calls,
@@ -130,10 +130,10 @@ class TraceMode(TorchDispatchMode):
             uninitialised=plan.uninitialised,
             fills_constant=plan.fills_constant,
         )
-        self._link_to_graph(event)
+        self._link_to_graph(event, in_engine)
         return event
 
-    def _link_to_graph(self, event: Event) -> None:
+    def _link_to_graph(self, event: Event, in_engine: bool) -> None:
         """Tie a backward op to its forward op by autograd's sequence numbers (DESIGN rule 5)."""
         node: Any = torch._C._current_autograd_node()
         number = torch._C._autograd._get_sequence_nr() - 1
@@ -148,6 +148,7 @@ class TraceMode(TorchDispatchMode):
             self._owners.setdefault(number, event.index)
             return
         event.node = node.name().rpartition("::")[2]
+        event.user_code = not in_engine
         event.sequence = node._sequence_nr()
         if grad_mode:  # create_graph: this op makes nodes of its own
             self._owners.setdefault(number, event.index)
@@ -159,7 +160,9 @@ class TraceMode(TorchDispatchMode):
             return
         event.forward_event = owner
         event.where, event.module = forward.where, forward.module
-        event.in_loss, event.source = forward.in_loss, forward.source or event.source
+        event.in_loss = forward.in_loss
+        if not event.user_code:  # a hook or a custom backward has a line of its own
+            event.source = forward.source or event.source
 
     # -- reads --------------------------------------------------------------------------------
 

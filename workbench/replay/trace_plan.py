@@ -102,6 +102,13 @@ def _make_plan(func: Any) -> OpPlan:
     )
 
 
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what a functorch transform's tensor holds (with its batch dimensions)."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
 def floating(tensor: torch.Tensor) -> bool:
     """Whether a tensor can hold NaN or Inf at all."""
     return tensor.dtype.is_floating_point or tensor.dtype.is_complex

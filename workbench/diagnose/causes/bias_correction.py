@@ -5,18 +5,22 @@ from __future__ import annotations
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 
-_DIVISIONS = ("div", "_foreach_div", "true_divide")
-
 
 def _rule(case: Case) -> bool:
-    if (
-        case.event is None
-        or case.event.where != "optimizer"
-        or not case.base.startswith(_DIVISIONS)
-    ):
+    if case.event is None or case.event.where != "optimizer":
         return False
-    other = case.tensor("other")
-    return other is not None and other.dim() == 0 and bool(other == 0)
+    division = case.division()
+    if division is None or division[1].dim() != 0 or not bool(division[1] == 0):
+        return False
+    return _from_a_power(case)
+
+
+def _from_a_power(case: Case) -> bool:
+    """Whether the denominator is 1 minus a power, as a bias correction is."""
+    graph = case.trace.graph
+    makers = [p for read in case.event.reads for p in read.producers] if case.event else []
+    earlier = [p for index in makers for read in graph[index].reads for p in read.producers]
+    return any(graph[index].base.startswith("pow") for index in [*makers, *earlier])
 
 
 def _explain(case: Case) -> str:

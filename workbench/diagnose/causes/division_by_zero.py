@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 
-_DIVISIONS = frozenset("div div_ true_divide addcdiv addcdiv_".split())
-
 
 def _rule(case: Case) -> bool:
-    if case.range == "overflow":
-        return False
-    if case.base in _DIVISIONS:
-        below = case.argument(1)
-        return below is not None and bool((torch.as_tensor(below) == 0).any())
-    if case.base in ("reciprocal", "rsqrt", "rsqrt_", "reciprocal_"):
-        return case.has_zero("self")
-    if case.base.startswith("pow"):
-        exponent = case.argument("exponent")
-        return isinstance(exponent, float | int) and exponent < 0 and case.has_zero("self")
-    return False
+    division = case.division()
+    return division is not None and case.range != "overflow" and bool((division[1] == 0).any())
 
 
 def _explain(case: Case) -> str:

@@ -7,7 +7,8 @@ from workbench.diagnose.causes import Cause
 
 
 def _rule(case: Case) -> bool:
-    return case.backward and case.range == "domain"
+    derivative = case.backward and case.event is not None and not case.event.user_code
+    return derivative and case.range == "domain"
 
 
 def _explain(case: Case) -> str:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import torch
-
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 
-_DIVISIONS = frozenset("div div_ true_divide".split())
-
 
 def _rule(case: Case) -> bool:
-    if case.base not in _DIVISIONS or case.range == "overflow":
+    division = case.division()
+    if division is None or case.range == "overflow":
         return False
-    above, below = case.tensor(0), case.argument(1)
-    if above is None or below is None:
-        return False
-    bottom = torch.as_tensor(below).to(torch.float64)
-    return bool(((above == 0) & (bottom == 0)).any())
+    above, below = division
+    return bool(((above == 0) & (below == 0)).any())
 
 
 def _explain(case: Case) -> str:
