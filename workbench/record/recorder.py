@@ -26,6 +26,7 @@ from workbench.record.policy import Action, Policy
 from workbench.record.recovery import RecoveryRing
 from workbench.record.result import StepResult
 from workbench.record.running import RecordingRunner
+from workbench.record.scanning import UpdateScan
 from workbench.record.session import Session
 from workbench.record.trip import Agree, Finding, alone, decide, make_trip
 from workbench.step.domains import check_domains
@@ -97,6 +98,7 @@ class Recorder:
         suffix = f".rank{self.rank:05d}" if self.world > 1 else ""
         self.ledger = Ledger(self.directory, self.run_id, self.policy.ledger_window, suffix)
         self.ring = RecoveryRing(self.policy.recovery_every, self.policy.recovery_bytes)
+        self.scan = UpdateScan(model, self.policy.deep_scan_every)
         self.monitor = AlertMonitor(self.policy.alerts)
         self.failures: list[str] = []
         self.previous_scale: float | None = None
@@ -142,7 +144,8 @@ class Recorder:
         self.check_input(session, runner, batches)
         while (unit := runner.next_unit) is not None:
             if unit.stage == "update":
-                session.before_update(runner.will_skip)
+                last = unit.phase == runner.step_phases[-1]
+                session.before_update(runner.will_skip, last)
             self.after_unit(session, runner, runner.advance())
         return self.finish(session, runner)
 
@@ -268,6 +271,12 @@ class Recorder:
     def failed_in(self, session: Session) -> list[str]:
         """What failed inside the recorder during a step, each sentence once."""
         return list(dict.fromkeys(self.failures[session.failures_before :]))
+
+    def scans_update(self, session: Session, runner: StepRunner) -> bool:
+        """Whether this step's update is looked at in full."""
+        return session.keep_through_update or self.scan.in_full(
+            session.step_index, runner.values, runner.loss_value, self.optimizers
+        )
 
     def is_deep_scan(self, step: int) -> bool:
         """Whether this step looks at large tensors too."""

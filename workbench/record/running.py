@@ -1,9 +1,21 @@
-"""The step's runner in training: its gates may fail without training noticing."""
+"""The step's runner in training: its gates cost little, and training does not notice their failure.
+
+A gate may use what the step computes anyway: the norm that clipping takes, or what the loss scaler
+found. Whatever such a shortcut cannot prove finite is looked at in full, as in a replay.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
+from workbench.numerics.counts import all_finite
+from workbench.step import gates
+from workbench.step.early import overrides
+from workbench.step.names import named_parameters
 from workbench.step.protocol import TrainingStep
 from workbench.step.runner import Outcome, StepRunner
 from workbench.step.stages import Unit
@@ -32,10 +44,84 @@ class RecordingRunner(StepRunner):
         )
         self._recorder = recorder
         self._session = session
+        self._total_norm: Tensor | None = None
+        self._clips_by_default = getattr(step, "max_grad_norm", None) is not None and not overrides(
+            step, "clip"
+        )
 
     def _before(self, unit: Unit) -> None:
         self._recorder.guard("random state", lambda: self._session.before_unit(unit))
 
+    def _buffer_masks(self) -> dict[str, str]:
+        # the snapshot has the buffers as they were; they are looked at only when one is bad now
+        return {} if self._session.snapshot is not None else super()._buffer_masks()
+
     def _gate(self, unit: Unit) -> Outcome:
-        outcome = self._recorder.guard("gate", lambda: StepRunner._gate(self, unit))
+        outcome = self._recorder.guard("gate", lambda: self._cheap_gate(unit))
         return Outcome(unit) if outcome is None else outcome
+
+    def _cheap_gate(self, unit: Unit) -> Outcome:
+        if self._is_gradient_gate(unit) and self._gradients_proved_finite():
+            return Outcome(self._gradient_unit(unit, unit.stage == "unscale"))
+        if unit.stage == "after_update" and self._update_looks_finite():
+            return Outcome(unit)
+        return StepRunner._gate(self, unit)
+
+    def _is_gradient_gate(self, unit: Unit) -> bool:
+        scaled = gates.scaler_enabled(self.scaler)
+        return unit.stage == ("unscale" if scaled else "reduce")
+
+    # -- gradients --------------------------------------------------------------------------------
+
+    def _gradients_proved_finite(self) -> bool:
+        if self._scaler_proves():
+            return True
+        if not self._clips_by_default:
+            return False
+        found = [p.grad for _, p in named_parameters(self.model) if p.grad is not None]
+        if not found or any(type(grad) is not Tensor for grad in found):
+            return False
+        # the same call as clipping makes, so clipping can use it with the same bits
+        self._total_norm = torch.nn.utils.get_total_norm(found)
+        self.values.gate_norm = float(self._total_norm)
+        return math.isfinite(self.values.gate_norm)
+
+    def _scaler_proves(self) -> bool:
+        """Whether the scaler looked at every gradient and dividing by its scale cannot overflow."""
+        scale = self.values.scale_before
+        if scale is None or not 1.0 <= scale < math.inf:
+            return False
+        seen = [gates.found_inf(self.scaler, optimizer) for optimizer in self.optimizers]
+        if any(value is None or value != 0.0 for value in seen):
+            return False
+        held = {
+            id(p) for opt in self.optimizers for group in opt.param_groups for p in group["params"]
+        }
+        return all(id(p) in held for _, p in named_parameters(self.model) if p.grad is not None)
+
+    def _clip(self, unit: Unit) -> None:
+        norm, self._total_norm = self._total_norm, None
+        limit = getattr(self.step, "max_grad_norm", None)
+        if norm is None or limit is None:
+            super()._clip(unit)
+            return
+        self.values.grad_norm = norm
+        torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
+
+    # -- after the update -------------------------------------------------------------------------
+
+    def _update_looks_finite(self) -> bool:
+        """Look at a share of parameters and optimizer state; False asks for the full gate."""
+        if self._recorder.scans_update(self._session, self):
+            self._masks_before = self._masks_now()
+            return False
+        buffers = gates.buffers_of(self.model)
+        share = self._recorder.scan.share(self.model, self.optimizers)
+        if all_finite(buffers) and all_finite(share) and not gates.check_scale(self.scaler):
+            return True
+        self._masks_before = self._masks_now()
+        return False
+
+    def _masks_now(self) -> dict[str, str]:
+        snapshot = self._session.snapshot
+        return self._masks_before if snapshot is None else snapshot.buffer_masks()

@@ -111,12 +111,15 @@ class Session:
         if self.snapshot is not None and unit.stage == "input":
             self.snapshot.before_unit(unit.phase, unit.micro_step)
 
-    def before_update(self, will_skip: bool) -> None:
+    def before_update(self, will_skip: bool, last_phase: bool = True) -> None:
         """Let go of what an update would have to copy, unless it is wanted afterwards.
 
         Args:
             will_skip: The scaler will skip: nothing is written, so keeping stays free.
+            last_phase: No later phase of this step can trip before its own update.
         """
+        if not last_phase:
+            return
         if self.snapshot is None or self.keep_through_update or self.settled or will_skip:
             return
         self.snapshot.drop_before_update()

@@ -196,6 +196,11 @@ def buffer_masks(model: nn.Module) -> dict[str, str]:
     return {bad.name: bad.mask for bad in _bad("buffer", _named_buffers(model))}
 
 
+def buffers_of(model: nn.Module) -> list[Tensor]:
+    """All buffers, each once."""
+    return [buffer for _, buffer in named_buffers(model)]
+
+
 def check_buffers(model: nn.Module, before: Mapping[str, str]) -> tuple[BadTensor, ...]:
     """Gate buffers: only one whose non-finite set changed in this step trips.
 

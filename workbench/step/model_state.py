@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from workbench.numerics.counts import count
+from workbench.numerics.digests import mask_digest
 from workbench.step.names import join, walk
 from workbench.step.snapshots import (
     SCALARS,
@@ -40,6 +42,7 @@ _INTERNAL = frozenset(nn.Module().__dict__) | {
     "_is_fsdp_managed_module",
 }
 _MUTABLE = (list, dict, deque, np.ndarray)
+_SCALARS = frozenset(SCALARS)
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ class _Seen:
     attributes: dict[str, Any]
     parameters: dict[str, nn.Parameter | None]
     buffers: dict[str, Tensor | None]
+    training: bool
     extra_state: Any
 
 
@@ -111,10 +115,12 @@ class ModelSnapshot:
         self._seen = [self._look(path, module) for path, module in walk(model)]
 
     def _look(self, path: str, module: nn.Module) -> _Seen:
-        attributes = module.__dict__.copy()
+        attributes = {k: v for k, v in module.__dict__.items() if k not in _INTERNAL}
         for name, value in attributes.items():
             kind = type(value)
-            if kind in _MUTABLE and name not in _INTERNAL:
+            if kind in _SCALARS or (kind is tuple and all(type(v) in _SCALARS for v in value)):
+                continue
+            if kind in _MUTABLE or isinstance(value, tuple):
                 attributes[name] = snapshot_tree(value) if plain(value) else None
             elif isinstance(value, Tensor):
                 self._keep(value)
@@ -123,7 +129,9 @@ class ModelSnapshot:
         for tensor in (*parameters.values(), *buffers.values()):
             if tensor is not None:
                 self._keep(tensor)
-        return _Seen(path, module, attributes, parameters, buffers, _extra_state(module))
+        return _Seen(
+            path, module, attributes, parameters, buffers, module.training, _extra_state(module)
+        )
 
     def _keep(self, t: Tensor) -> None:
         key = id(t)
@@ -134,6 +142,25 @@ class ModelSnapshot:
         except (RuntimeError, NotImplementedError, ValueError) as error:
             self._failed[key] = f"a tensor of type {type(t).__name__} cannot be copied: {error}"
         self._requires_grad[key] = t.requires_grad
+
+    def buffer_masks(self) -> dict[str, str]:
+        """Digest the non-finite set of every buffer that had one, by sink name."""
+        found: dict[str, str] = {}
+        for seen in self._seen:
+            for name, buffer in seen.buffers.items():
+                kept = None if buffer is None else self._kept.get(id(buffer))
+                if kept is not None and count(kept.tensor).nonfinite:
+                    found[f"buffer:{join(seen.path, name)}"] = mask_digest(kept.tensor)
+        return found
+
+    def only_buffers(self) -> ModelSnapshot:
+        """The same snapshot without anything but buffers: what an update does not write."""
+        light = object.__new__(ModelSnapshot)
+        light._seen = self._seen
+        buffers = {id(b) for seen in self._seen for b in seen.buffers.values() if b is not None}
+        light._kept = {key: kept for key, kept in self._kept.items() if key in buffers}
+        light._requires_grad, light._failed = {}, {}
+        return light
 
     def freeze(self) -> ModelState:
         """Turn the snapshot into a state that can be stored."""
@@ -171,7 +198,7 @@ def _tensors_of(seen: _Seen) -> list[tuple[str, TensorKind, Tensor]]:
     found += [
         (name, "attribute", value)
         for name, value in seen.attributes.items()
-        if isinstance(value, Tensor) and name not in _INTERNAL
+        if isinstance(value, Tensor)
     ]
     return found
 
@@ -180,12 +207,12 @@ def _describe(seen: _Seen) -> dict[str, Any]:
     attributes = {
         name: value
         for name, value in seen.attributes.items()
-        if name not in _INTERNAL and not isinstance(value, Tensor) and _stored(value)
+        if not isinstance(value, Tensor) and _stored(value)
     }
     kind = type(seen.module)
     described: dict[str, Any] = {
         "type": f"{kind.__module__}.{kind.__qualname__}",
-        "training": bool(seen.attributes.get("training", True)),
+        "training": seen.training,
         "attributes": attributes,
     }
     if seen.extra_state is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -44,22 +45,67 @@ def inner_model(model: nn.Module) -> nn.Module:
 def walk(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """List ``(path, module)`` in the order of ``named_modules``, wrappers left out.
 
-    A module that is reachable by several paths is listed once, under the first.
+    A module that is reachable by several paths is listed once, under the first. What was found is
+    kept and given again as long as no module has gained, lost or exchanged a child.
     """
-    found: list[tuple[str, nn.Module]] = []
-    _walk("", model, found, set())
-    return found
+    kept = _KEPT.get(model)
+    if kept is None or not kept.still_holds(model):
+        kept = _KEPT[model] = _Structure(model)
+    return kept.modules(model)
 
 
-def _walk(path: str, module: nn.Module, found: list[tuple[str, nn.Module]], seen: set[int]) -> None:
-    module = inner_model(module)
-    if id(module) in seen:
-        return
-    seen.add(id(module))
-    found.append((path, module))
-    for name, child in module._modules.items():
-        if child is not None:
-            _walk(f"{path}.{name}" if path else name, child, found, seen)
+Children = tuple["nn.Module | None", ...]
+
+
+class _Structure:
+    """A walked model; it holds no reference to the model itself, which may go away any time."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._root_path: str | None = None
+        self._root_children: Children = ()
+        self._found: list[tuple[str, nn.Module]] = []
+        self._visited: list[tuple[nn.Module, Children]] = []
+        self._walk("", model, model, set())
+
+    def still_holds(self, model: nn.Module) -> bool:
+        """Whether every module still has the children it had."""
+        if tuple(model._modules.values()) != self._root_children:
+            return False
+        return all(
+            tuple(module._modules.values()) == children for module, children in self._visited
+        )
+
+    def modules(self, model: nn.Module) -> list[tuple[str, nn.Module]]:
+        """The modules by path."""
+        if self._root_path is None:
+            return self._found
+        return [(self._root_path, model), *self._found]
+
+    def _walk(self, path: str, module: nn.Module, root: nn.Module, seen: set[int]) -> None:
+        while (attribute := wrapped_attribute(module)) is not None:
+            self._visit(module, root)
+            module = module._modules[attribute]  # type: ignore[assignment]
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        self._visit(module, root)
+        if module is root:
+            self._root_path = path
+        else:
+            self._found.append((path, module))
+        for name, child in module._modules.items():
+            if child is not None:
+                self._walk(f"{path}.{name}" if path else name, child, root, seen)
+
+    def _visit(self, module: nn.Module, root: nn.Module) -> None:
+        children = tuple(module._modules.values())
+        if module is root:
+            self._root_children = children
+        else:
+            self._visited.append((module, children))
+
+
+_KEPT: WeakKeyDictionary[nn.Module, _Structure] = WeakKeyDictionary()
 
 
 def join(path: str, name: str) -> str:

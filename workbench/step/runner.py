@@ -126,7 +126,7 @@ class StepRunner:
         self.step.step_index = step_index
         if clear_gradients:
             self.clear_gradients()
-        self._masks_before = gates.buffer_masks(self.model)
+        self._masks_before = self._buffer_masks()
 
     @property
     def step_phases(self) -> Sequence[str]:
@@ -202,6 +202,9 @@ class StepRunner:
         ]
         self.clear_gradients()
         self.position = len(self.plan)
+
+    def _buffer_masks(self) -> dict[str, str]:
+        return gates.buffer_masks(self.model)
 
     def clear_gradients(self) -> None:
         """Set all gradients to None."""

@@ -120,6 +120,7 @@ class StepSnapshot:
         self.unit_rng: dict[UnitKey, RngState] = {}
         self.micro_batches = [snapshot_tree(batch) for batch in micro_batches]
         self.model: ModelSnapshot | None = ModelSnapshot(model)
+        self.buffers: ModelSnapshot | None = None
         self._groups = [hyperparameters(optimizer) for optimizer in optimizers]
         self._optimizers: list[OptimizerState] | None = None
         if keep_optimizers:
@@ -141,8 +142,15 @@ class StepSnapshot:
 
     def drop_before_update(self) -> None:
         """Let go of what an update would have to copy."""
+        if self.model is not None:
+            self.buffers = self.model.only_buffers()
         self.model = None
         self._optimizers = None
+
+    def buffer_masks(self) -> dict[str, str]:
+        """Digest the non-finite set of every buffer that had one before the step."""
+        kept = self.model or self.buffers
+        return {} if kept is None else kept.buffer_masks()
 
     def settle_optimizers(self) -> None:
         """Read optimizer state now unless it was kept before; call only before an update."""
