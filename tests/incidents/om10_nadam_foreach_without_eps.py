@@ -1,0 +1,20 @@
+"""NAdam on its _foreach path with eps=0: parameters without a gradient so far are 0/0."""
+
+import torch
+from torch import nn
+
+
+def build():
+    torch.manual_seed(223)
+    model = nn.Sequential(nn.Embedding(6, 3), nn.Linear(3, 1))
+    ids = torch.tensor([0, 1, 2])
+    optimizer = torch.optim.NAdam(model.parameters(), 1e-3, eps=0.0, foreach=True)
+    return model, optimizer, None, [{"ids": ids}] * 2
+
+
+def forward(model, batch):
+    return model(batch["ids"])
+
+
+def loss(outputs, batch):
+    return (outputs - 1).pow(2).mean()
