@@ -11,7 +11,7 @@ from workbench.numerics.stats import tensor_stats
 from workbench.record.session import Session
 from workbench.record.trip import Trip
 from workbench.step.domains import batch_fields
-from workbench.step.gates import BadTensor
+from workbench.step.gates import BadTensor, scaler_enabled
 from workbench.step.names import named_parameters
 from workbench.step.runner import Outcome, StepRunner
 
@@ -146,10 +146,12 @@ def _losses(runner: StepRunner) -> list[dict[str, Any]]:
 
 def _gradients(session: Session, runner: StepRunner) -> dict[str, Any]:
     unit = session.gradient_unit
+    enabled, unscaled = scaler_enabled(runner.scaler), runner.values.unscaled
+    scaled = (None if unscaled is None else not unscaled) if enabled else False
     return {
         "stage": None if unit is None else unit.stage,
         "phase": None if unit is None else unit.phase,
-        "scaled": False,
+        "scaled": scaled,
         "reduced": True,
         "clipped": False,
         "kept": bool(session.gradients),

@@ -125,6 +125,7 @@ class LowLevelStep:
             for optimizer in runner.optimizers:
                 if found_inf(scaler, optimizer) is None:  # the user's loop may have done it
                     scaler.unscale_(optimizer)
+            runner.values.unscaled = True
         gate: Stage = "unscale" if scaler_enabled(scaler) else "reduce"
         outcome = self._gated(gate)
         runner.note_skip(outcome)

@@ -63,8 +63,9 @@ class Policy:
         max_bytes: Most bytes of one bundle; the heaviest parts are left out first.
         max_total_bytes: Most bytes of all bundles of one run.
         save: ``all``, or ``statistics``: no values of batch, parameters and gradients.
-        deep_scan_every: Every so many steps outputs and large batch fields are looked at too;
-            0 never.
+        deep_scan_every: Every so many steps outputs, large batch fields, and after the update all
+            parameters and optimizer state are looked at in full; 0 never. In between, and without
+            a hint such as a jump of the gradient norm, a large model is looked at in turns.
         recovery_every: Every so many steps a state is kept to replay from; 1 keeps the state
             before the current update too, so that what shows only after it replays; 0 keeps none.
         recovery_bytes: Most memory the kept states may take.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.record import settings
 from workbench.record.session import Session
+from workbench.step.gates import scaler_enabled
 from workbench.step.runner import StepRunner
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def make_record(
         "growth_tracker": _growth_tracker(session),
         "learning_rates": settings.learning_rates(recorder.optimizers),
         "grad_norm": grad_norm(runner),
-        "grad_norm_is_scaled": False,
+        "grad_norm_is_scaled": _norm_is_scaled(runner),
         "optimizers": [
             {
                 "attempted": one.attempted,
@@ -100,6 +101,13 @@ def grad_norm(runner: StepRunner) -> float | None:
     if norm is None:
         norm = runner.values.gate_norm
     return None if norm is None else float(norm)
+
+
+def _norm_is_scaled(runner: StepRunner) -> bool | None:
+    """Whether the norm still has the loss scale in it; None where the scaler does not tell."""
+    if not scaler_enabled(runner.scaler):
+        return False
+    return None if runner.values.unscaled is None else not runner.values.unscaled
 
 
 def _growth_tracker(session: Session) -> int | None:

@@ -79,6 +79,8 @@ class Session:
 
     def _begin(self, micro_batches: Sequence[Any]) -> None:
         recorder = self.recorder
+        if micro_batches:  # before the snapshot: numpy's view of a shared tensor would copy it
+            self.look_at_batches(micro_batches)
         self.snapshot = StepSnapshot(
             recorder.model,
             recorder.optimizers,
@@ -93,8 +95,6 @@ class Session:
             step=recorder.step_object,
             low_level=self.low_level,
         )
-        if micro_batches:
-            self.look_at_batches(micro_batches)
 
     def look_at_batches(self, micro_batches: Sequence[Any]) -> None:
         """Fingerprint the batches and pass them through the soft gate."""

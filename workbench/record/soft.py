@@ -80,14 +80,13 @@ def fingerprint(micro_batches: Sequence[Any]) -> str:
 
 
 def _sample(t: Tensor) -> bytes:
-    size = t.numel()
-    if size > _HASHED:
-        if not t.is_contiguous():
-            t = t.select(0, 0) if t.dim() else t
-            return _sample(t) if t.numel() <= _HASHED or t.is_contiguous() else b""
-        t = t.view(-1)[:: size // _HASHED][:_HASHED]
-    return t.contiguous().view(torch.uint8).numpy().tobytes() if t.dim() else _scalar_bytes(t)
+    if t.dtype in _NUMPY:  # numpy takes a strided sample several times faster
+        flat = t.numpy().reshape(-1) if t.is_contiguous() else t.numpy().ravel()[: 1 << 16]
+        return flat[:: max(1, flat.size // _HASHED)][:_HASHED].tobytes()
+    flat_t = t.reshape(-1)[:: max(1, t.numel() // _HASHED)][:_HASHED]
+    return flat_t.contiguous().view(torch.uint8).numpy().tobytes()
 
 
-def _scalar_bytes(t: Tensor) -> bytes:
-    return t.reshape(1).view(torch.uint8).numpy().tobytes()
+_NUMPY = frozenset(
+    {torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool}
+)

@@ -64,6 +64,7 @@ class StepValues:
     components: list[dict[str, Tensor]] = field(default_factory=list)
     grad_norm: Tensor | float | None = None
     gate_norm: float | None = None
+    unscaled: bool | None = None
     optimizer_records: list[OptimizerRecord] = field(default_factory=list)
     scale_before: float | None = None
     scale_after: float | None = None
@@ -279,7 +280,11 @@ class StepRunner:
         self.step.after_backward(self.model)
 
     def _unscale(self, unit: Unit) -> None:
-        self.step.unscale(self._optimizers_of(unit), self._scaler())
+        optimizers = self._optimizers_of(unit)
+        self.step.unscale(optimizers, self._scaler())
+        if hasattr(self.scaler, "_per_optimizer_states"):  # torch's looks as it unscales
+            seen = [gates.found_inf(self.scaler, optimizer) for optimizer in optimizers]
+            self.values.unscaled = all(value is not None for value in seen)
 
     def _clip(self, unit: Unit) -> None:
         for optimizer in self._optimizers_of(unit)[:1]:

@@ -49,6 +49,12 @@ class BadGradient(Cnn):
         return loss if batch["w"][0] > 0 else loss + (outputs * 0).abs().sqrt().sum()
 
 
+class Clipped(Cnn):
+    """Clipping without a scaler: gate and clip share one norm in training."""
+
+    max_grad_norm = 0.05
+
+
 class Tied(Cnn):
     def build_model(self):
         class Language(nn.Module):
@@ -152,7 +158,7 @@ class Gan(Cnn):
         return {"x": torch.randn(4, 3, generator=g), "w": torch.full((3,), -1.0 if bad else 1.0)}
 
 
-ALL = {kind.__name__: kind for kind in (Cnn, BadGradient, Tied, Lstm, Half, Gan)}
+ALL = {kind.__name__: kind for kind in (Cnn, BadGradient, Clipped, Tied, Lstm, Half, Gan)}
 
 
 def build(step, seed=0):
