@@ -135,6 +135,16 @@ def test_failed_run_still_gives_a_page_with_what_ran(bundle, template, tmp_path,
     )
 
 
+def test_page_without_a_first_screen_still_says_what_was_recorded(bundle, template, tmp_path):
+    with pytest.raises(CannotRunError):
+        report(bundle, template=template("1 / 0"), output=tmp_path / "r.html")
+    html = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<h1>Report of run7-step00018342.bundle</h1>" in html
+    assert "<p>✕ The loss became NaN. Caught at loss, step 18,342.</p>" in html
+    assert 'href="#cell-second"' in html
+    assert 'id="cell-second"' in html
+
+
 def test_error_of_ours_keeps_its_exit_code(bundle, template, tmp_path):
     code = "from workbench.errors import CheckFailedError\nraise CheckFailedError('moved')"
     with pytest.raises(Exception, match="moved") as caught:

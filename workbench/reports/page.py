@@ -46,6 +46,7 @@ class _Page:
     contents: list[dict[str, Any]] = field(default_factory=list)
     findings: str = ""
     title: str = ""
+    has_contents: bool = False
     names: set[str] = field(default_factory=set)
 
 
@@ -72,7 +73,11 @@ def write_page(notebook: Mapping[str, Any], about: About | None = None) -> str:
         .get_template("page.html.j2")
         .render(
             version=__version__,
-            title=page.title or "Report",
+            title=page.title or f"Report of {about.data.get('bundle', {}).get('name', 'a bundle')}",
+            has_title=bool(page.title),
+            # where no section has a place for it, the list comes first
+            contents=[] if page.has_contents else page.contents,
+            recorded=failed.get("recorded", []),
             style=part("style.css"),
             script=part("page.js"),
             banner=failed.get("text", ""),
@@ -111,8 +116,8 @@ def _about_of(notebook: Mapping[str, Any]) -> About:
     return About([(str(k), str(v)) for k, v in data.get("rows", [])], data.get("data", {}))
 
 
-def _failure(notebook: Mapping[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = notebook.get("metadata", {}).get("workbench", {}).get("failure", {})
+def _failure(notebook: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = notebook.get("metadata", {}).get("workbench", {}).get("failure", {})
     return dict(found)
 
 
@@ -257,6 +262,8 @@ def _section(page: _Page, section: Mapping[str, Any]) -> Any:
             _add_chart(page, block)
         elif block["type"] == "title" and not page.title:
             page.title = str(block["text"])
+        elif block["type"] == "contents":
+            page.has_contents = True
     return render_blocks(blocks, page.contents)
 
 

@@ -58,12 +58,12 @@ def report(
     path = _one_path(bundle)
     found = find_template(template)
     values = check_parameters(found, _values(found, path, parameters, step, trust))
-    digest = _digest(bundle)
+    opened = _opened(bundle)
     started = time.monotonic()
     execution = run_notebook(found.path, values, progress, timeout_s)
     seconds = time.monotonic() - started
     target = Path(output)
-    _describe(execution, found, values, digest, path)
+    _describe(execution, found, values, opened)
     page = write_page(execution.notebook, _about(execution.notebook, seconds))
     _write(target, page)
     if notebook is not None:
@@ -129,20 +129,22 @@ def step_reference(step: Any) -> str:
     return f"{inspect.getfile(kind)}:{kind.__qualname__}"
 
 
-def _digest(bundle: Any) -> str:
-    """The bundle's digest; also the check that it can be read, before anything is run."""
+def _opened(bundle: Any) -> Any:
+    """The open bundle; also the check that it can be read, before anything is run."""
     from workbench.evidence import open_bundle
 
-    opened = bundle if hasattr(bundle, "digest") else open_bundle(bundle)
-    return str(opened.digest)
+    return bundle if hasattr(bundle, "digest") else open_bundle(bundle)
 
 
 def _describe(
-    execution: Execution, template: Template, values: Mapping[str, Any], digest: str, path: Path
+    execution: Execution, template: Template, values: Mapping[str, Any], opened: Any
 ) -> None:
     """Write into the notebook how it was made, so that any later export says the same."""
     import torch
 
+    from workbench.evidence import summary_facts, summary_lines
+
+    path, digest = opened.path, opened.digest
     shown = {name: path.name if name == "bundle" else value for name, value in values.items()}
     listed = ", ".join(f"{name}={value!r}" for name, value in sorted(shown.items()))
     rows = [
@@ -166,6 +168,8 @@ def _describe(
         described["failure"] = {
             "text": f'cell "{execution.failed}" failed ({_short(execution.reason)}). '
             "Sections after it did not run.",
+            # stands on the page where the first screen itself did not run
+            "recorded": summary_lines(summary_facts(opened)),
             "anchor": f"cell-{slug(execution.failed)}",
         }
     execution.notebook.metadata["workbench"] = described
