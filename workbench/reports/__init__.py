@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from workbench.reports.extract import extract_findings
 from workbench.reports.run import report
+from workbench.reports.templates import read_parameters
 
-__all__ = ["extract_findings", "report"]
+__all__ = ["extract_findings", "read_parameters", "report"]

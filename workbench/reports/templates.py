@@ -127,6 +127,37 @@ def check_parameters(template: Template, given: Mapping[str, Any]) -> dict[str, 
     return {name: _checked(template, name, value) for name, value in given.items()}
 
 
+def read_parameters(template: str | Path, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Read parameters written as text, each by the type its template declares.
+
+    A title of ``nan`` or ``007`` stays that text.
+
+    Args:
+        template: Name or path of the template.
+        texts: Texts by name, for example from a command line.
+
+    Raises:
+        UsageError: Unknown name, or a text that is not a value of the parameter's type.
+    """
+    found = find_template(template)
+    values = {name: _read(found, name, text) for name, text in texts.items()}
+    return check_parameters(found, values)
+
+
+_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def _read(template: Template, name: str, text: str) -> Any:
+    kind = template.parameters[name].type if name in template.parameters else "str"
+    try:
+        if kind == "bool":
+            return _TRUTH[text.lower()]
+        return {"int": int, "float": float}.get(kind, str)(text)
+    except (KeyError, ValueError):
+        # refused, with what the parameter means, by check_parameters
+        return text
+
+
 def _checked(template: Template, name: str, value: Any) -> Any:
     parameter = template.parameters.get(name)
     if parameter is None:

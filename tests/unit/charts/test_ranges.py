@@ -54,7 +54,7 @@ def test_limits_of_the_dtype_are_named_at_their_line():
 
 def test_far_limits_are_named_but_do_not_stretch_the_axis():
     figure = ranges.figure(layers_table(12, dtype="float32"))
-    assert any("above the plot: largest float32" in text for text in annotations(figure))
+    assert any("far above: largest float32" in text for text in annotations(figure))
     assert figure.layout.yaxis.range[1] < 10
 
 

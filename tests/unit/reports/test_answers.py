@@ -67,7 +67,7 @@ def test_fix_that_was_not_tried_is_said_so():
     data = incident().findings
     data["counterfactuals"] = []
     data["origins"][0]["fix"] = "Use log_softmax."
-    assert answers.prevent(incident(findings=data)) == "Try: Use log_softmax. Not tried here."
+    assert answers.prevent(incident(findings=data)) == "Use log_softmax. Not tried here."
 
 
 def test_without_replay_nothing_is_claimed():

@@ -8,7 +8,7 @@ import pytest
 from workbench.errors import CheckFailedError, UsageError
 from workbench.numerics import jsonio
 from workbench.reports import build_templates
-from workbench.reports.templates import check_parameters, find_template, names
+from workbench.reports.templates import check_parameters, find_template, names, read_parameters
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +115,22 @@ def test_template_without_a_parameters_cell_is_refused(tmp_path):
     path.write_text(nbformat.writes(node))
     with pytest.raises(UsageError, match="no cell tagged 'parameters'"):
         find_template(path)
+
+
+def test_texts_are_read_by_the_declared_type(numbers):
+    assert read_parameters("incident", {"title": "nan", "show_samples": "True"}) == {
+        "title": "nan",
+        "show_samples": True,
+    }
+    assert read_parameters(numbers.path, {"threshold": "2", "count": "3"}) == {
+        "threshold": 2.0,
+        "count": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    "texts", [{"count": "2.5"}, {"threshold": "inf"}, {"threshold": "x"}, {"other": "1"}]
+)
+def test_texts_of_another_type_are_refused(numbers, texts):
+    with pytest.raises(UsageError):
+        read_parameters(numbers.path, texts)
