@@ -144,11 +144,12 @@ class StagesReported(Action):
 
 @dataclass(frozen=True)
 class Ended(Action):
-    """What was asked for is done."""
+    """What was asked for is done; ``more`` when something waits that begins at once."""
 
     run: str
     finished: bool = False
     without_effect: tuple[str, ...] = ()
+    more: bool = False
 
 
 @dataclass(frozen=True)

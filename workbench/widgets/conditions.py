@@ -152,6 +152,7 @@ def without_effect_line(switches: Sequence[Switch], device_note: str) -> str:
         if switch.quick and switch.why_not:
             why = switch.why_not.removeprefix("No effect on this device: ")
             why = why.removeprefix(f"{switch.label} ").rstrip(".")
+            why = why[:1].lower() + why[1:]
             reasons.setdefault(why, []).append(switch.label)
     said = "; ".join(f"{', '.join(labels)}: {why}" for why, labels in reasons.items())
     text = f"No effect here. {said}." if said else ""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from workbench.widgets import parts
 from workbench.widgets.code import to_code
-from workbench.widgets.markup import esc, link, table
+from workbench.widgets.markup import esc, link
 from workbench.widgets.parts import Act
-from workbench.widgets.state import State
+from workbench.widgets.state import Problem, State
 from workbench.widgets.store import Store
 
 KEYS = (
@@ -25,8 +25,13 @@ KEYS = (
 )
 
 
+def bugs(state: State) -> tuple[Problem, ...]:
+    """Failures of regions themselves: such a region cannot show its own."""
+    return tuple(problem for _, problem in state.problems if problem.trace)
+
+
 class Drawers:
-    """Region: code and keys, closed at first."""
+    """Region: code and keys, closed at first, and failures of other regions."""
 
     name = "drawers"
 
@@ -37,15 +42,15 @@ class Drawers:
 
     def part(self, state: State) -> object:
         """What is open, and everything the code depends on."""
-        opened = state.look.open & {"code", "keys"}
-        if "code" not in opened:
+        opened = (state.look.open & {"code", "keys"}, bugs(state))
+        if "code" not in state.look.open:
             return opened
         runs = tuple((run.name, run.changed, run.reached, run.finished) for run in state.runs)
         return (opened, runs, state.wanted, state.trust, id(state.findings))
 
     def draw(self, state: State) -> None:
         """Write what is open."""
-        blocks = []
+        blocks = [parts.problem(one) for one in bugs(state)]
         if "code" in state.look.open:
             copy = link("copy_code", "Copy")
             blocks.append(
@@ -53,7 +58,10 @@ class Drawers:
                 f"<pre>{esc(to_code(state))}</pre>"
             )
         if "keys" in state.look.open:
-            rows = [(f"<kbd>{esc(keys)}</kbd>", esc(does)) for keys, does in KEYS]
-            blocks.append(table(("Key", "Does, while focus is inside this panel"), rows))
+            said = "".join(
+                f"<span><kbd>{esc(keys)}</kbd> {esc(does)}</span>" for keys, does in KEYS
+            )
+            head = '<div class="wb-drawer-head">Keys, while focus is inside this panel</div>'
+            blocks.append(f'{head}<div class="wb-keys">{said}</div>')
         self._body.value = "".join(blocks)
         parts.show(self._body, bool(blocks))

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from workbench.widgets.guard import Guard
+
+IDENTITY = frozenset({"type", "uid"})
 
 
 class LiveFigure:
@@ -40,12 +43,12 @@ class LiveFigure:
         with live.batch_update():
             if [t.type for t in live.data] == [t.type for t in figure.data]:
                 for old, new in zip(live.data, figure.data, strict=True):
-                    old.update(new.to_plotly_json(), overwrite=True)
+                    _assign(old, new.to_plotly_json())
             else:
                 live.data = ()
                 live.add_traces(figure.data)
                 self._listen()
-            live.layout.update(figure.layout.to_plotly_json(), overwrite=True)
+            _assign(live.layout, figure.layout.to_plotly_json())
 
     def _make(self, figure: Any) -> None:
         # made with its content: an empty one that is filled before it is shown ends in errors
@@ -63,3 +66,22 @@ class LiveFigure:
     def _on_click(self, _trace: Any, points: Any, _state: Any) -> None:
         if points.xs:
             self._guard.run("ranges", lambda: self._clicked(round(float(points.xs[0]))))
+
+
+def _assign(old: Any, new: dict[str, Any]) -> None:
+    """Give a trace or a layout the properties of another; what stays equal is not sent.
+
+    ``update(overwrite=True)`` would take the traces' identity away, and the page draws nothing.
+    """
+    before = old.to_plotly_json()
+    for key in before.keys() - new.keys() - IDENTITY:
+        old[key] = None
+    for key, value in new.items():
+        if key not in IDENTITY and not _same(before.get(key), value):
+            old[key] = value
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.array_equal(np.asarray(a), np.asarray(b))
+    return type(a) is type(b) and bool(a == b)

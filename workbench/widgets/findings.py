@@ -85,6 +85,8 @@ def summary(state: State) -> tuple[Line, ...]:
     original = state.run(ORIGINAL)
     if original is not None and original.verdict:
         lines["Sure?"] = verdict_words(original)
+        if state.findings is None:
+            lines["Why"] = "Not diagnosed yet: a replay shows that it fails, not why."
     return tuple(Line(label, lines.get(label, "")) for label in LABELS if lines.get(label))
 
 

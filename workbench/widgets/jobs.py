@@ -249,13 +249,19 @@ class Jobs:
         result = event.get("result") or {}
         if job.command == "verdict":
             self._verdict(job, result)
+            self._end(job)
         elif job.command == "diagnose":
             self._diagnosed(result)
+            self._end(job)
         elif job.command == "trace":
             self._traced(job, event)
+            self._end(job)
         else:
             self._at = job.run
             self._stages(job, result)
+
+    def _end(self, job: Job) -> None:
+        self._store.dispatch(a.Ended(job.run, more=bool(self._queue)))
 
     def _diagnosed(self, findings: dict[str, Any]) -> None:
         """A diagnosis traces too: its ranges are shown where no run has its own."""
@@ -271,7 +277,6 @@ class Jobs:
             self._verdict(job, reproduction)
         if event.get("layers") is not None:
             self._store.dispatch(a.LayersCame(job.run, table_of(event["layers"])))
-        self._store.dispatch(a.Ended(job.run))
 
     def _verdict(self, job: Job, result: dict[str, Any]) -> None:
         self._store.dispatch(
@@ -282,7 +287,6 @@ class Jobs:
                 result.get("survives_instrumentation"),
             )
         )
-        self._store.dispatch(a.Ended(job.run))
 
     def _stages(self, job: Job, result: dict[str, Any]) -> None:
         views = stage_views(result.get("stages") or (), self._store.state.facts.missing)
@@ -290,7 +294,8 @@ class Jobs:
         effect = tuple(str(one.get("why")) for one in result.get("without_effect") or ())
         whole = job.command == "run" and job.arguments.get("until") is None
         finished = whole or bool(views and views[-1].status in ("clean", "bad", "alert", "skip"))
-        self._store.dispatch(a.Ended(job.run, finished, effect))
+        more = bool(self._queue) or job.verb in ("Replay", "Original again")
+        self._store.dispatch(a.Ended(job.run, finished, effect, more))
         if job.verb == "Replay":
             self._after_run(job)
         elif job.verb == "Original again":

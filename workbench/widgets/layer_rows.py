@@ -103,12 +103,12 @@ def by_risk(rows: list[LayerRow], search: str = "") -> list[LayerRow]:
 
 def card(row: LayerRow) -> str:
     """One line of markup about a layer."""
-    bad = [f"{number(many)} {KIND_WORDS[kind]}" for kind, many in row.counts if kind in KINDS]
+    bad = [f"{number(n)} {KIND_WORDS[kind]}" for kind, n in row.counts if kind in KINDS and n]
     colour = "wb-bad" if row.nonfinite else ""
     pieces = [
         f'<b class="{colour}">{esc(row.mark)}</b> {name(row.label, 56)}',
         f"{esc(row.dtype)} {esc(row.shape)}",
-        " ".join(bad),
+        ", ".join(bad) or "all finite",
     ]
     if dict(row.counts)["finite"]:
         pieces.append(f"min {number(row.low)} · max {number(row.high)}{_of_limit(row)}")

@@ -186,7 +186,7 @@ class Workbench:
         """Run once more with probes on, for the ranges of every layer."""
         run = self.state.shown
         name, changed = (run.name, run.changed) if run is not None else ("Original", ())
-        self._replaying("trace", lambda: self._jobs.trace(name, changed))
+        self._replaying("trace", lambda: self._jobs.trace(name, changed), waits=True)
 
     def set_condition(self, key: str, value: Any) -> None:
         """Set a switch. Nothing runs until ``replay``.
@@ -219,7 +219,7 @@ class Workbench:
 
     def diagnose(self) -> None:
         """Find where the value was born, in a process of its own."""
-        self._replaying("diagnose", self._jobs.diagnose)
+        self._replaying("diagnose", self._jobs.diagnose, waits=True)
 
     def stop(self) -> None:
         """End the replay process now."""
@@ -286,11 +286,11 @@ class Workbench:
         """Stay with recorded evidence."""
         self._store.dispatch(a.TrustDeclined())
 
-    def _replaying(self, pending: str, start: Callable[[], None]) -> None:
+    def _replaying(self, pending: str, start: Callable[[], None], *, waits: bool = False) -> None:
         if self._step is None and not self.state.trust.given:
             self._store.dispatch(a.TrustAsked(pending))
             return
-        if self._jobs.busy:
+        if self._jobs.busy and not waits:
             raise UsageError(
                 "A replay is running, so nothing else was started. Wait for it, or press Stop."
             )

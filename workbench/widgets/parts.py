@@ -10,6 +10,12 @@ import ipywidgets as w
 from workbench.widgets.markup import esc, link
 from workbench.widgets.state import Problem
 
+NARROW, WIDE = 1100, 1700
+"""Widths in pixels below and from which the panel is laid out otherwise; the same in shell.js."""
+
+WIDE_COLUMN = 360
+MARGINS = 28
+
 Act = Callable[[str], None]
 """Asks the panel to do something by one action name, such as ``step`` or ``run_to:loss``."""
 
@@ -71,6 +77,12 @@ def problem(what: Problem | None) -> str:
     step = f" {link(what.action, what.label)}" if what.action else ""
     trace = ""
     if what.trace:
+        # the whole trace is what a report of a bug needs; a name in it is text like any other
         step = f" {link('copy_details', 'Copy details')}"
         trace = f"<details><summary>Details</summary><pre>{esc(what.trace)}</pre></details>"
     return f'<div class="wb-problem" role="alert">{esc(what.text)}{step}{trace}</div>'
+
+
+def content_width(panel: int) -> int:
+    """Width that a tab's content has in a panel of this width, in pixels."""
+    return max(panel - MARGINS - (WIDE_COLUMN if panel >= WIDE else 0), 320)

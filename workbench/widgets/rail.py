@@ -96,7 +96,8 @@ class Rail:
         """Draw stages, line and buttons."""
         chosen = chosen_stage(state)
         whose = RECORDED if state.shown is None else state.look.shown
-        note = "not replayed" if state.shown is None else "replayed"
+        running = state.activity is not None and state.activity.run == state.look.shown
+        note = "not replayed" if state.shown is None else "replaying" if running else "replayed"
         self._whose.value = f'<b>{esc(whose)}</b><br><span class="wb-dim">{esc(note)}</span>'
         for stage in state.stages:
             self._draw_stage(stage, chosen is not None and stage.name == chosen.name)

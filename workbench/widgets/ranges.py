@@ -21,7 +21,6 @@ from workbench.widgets.words import seconds
 
 HEIGHT = 372
 LIST_WIDTH = 270
-NARROW = 1100
 
 
 class Ranges:
@@ -128,7 +127,7 @@ class Ranges:
         if chosen < 0 and found:
             chosen = found[0].index
         self._list.value = chosen if any(row.index == chosen for row in shown) else None
-        self._list.rows = 1 if state.look.width < NARROW else 14
+        self._list.rows = 1 if state.look.width < parts.NARROW else 14
         cut = f"first {len(shown)} of " if len(shown) < len(found) else ""
         self._shown_of.value = f"{cut}{len(found):,} of {len(self._rows):,}, riskiest first"
         at = self._rows[chosen] if 0 <= chosen < len(self._rows) else None
@@ -150,9 +149,8 @@ class Ranges:
 
 
 def chart_width(panel: int) -> int:
-    """Width of the chart for a panel's width, in pixels."""
-    side = 0 if panel < NARROW else LIST_WIDTH
-    return max(panel - side - 34, 320)
+    """Width of the ranges chart for a panel's width, in pixels."""
+    return parts.content_width(panel) - (0 if panel < parts.NARROW else LIST_WIDTH)
 
 
 def layers_run(state: State) -> Any:

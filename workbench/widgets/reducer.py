@@ -173,7 +173,7 @@ def _ended(state: State, action: a.Ended) -> State:
         effect = action.without_effect or run.without_effect
         run = replace(run, finished=action.finished or run.finished, without_effect=effect)
         state = _with_run(state, _settled(run))
-    return replace(state, activity=None)
+    return state if action.more else replace(state, activity=None)
 
 
 def _verdict(state: State, action: a.VerdictCame) -> State:
@@ -198,7 +198,7 @@ def _layers(state: State, action: a.LayersCame) -> State:
 
 
 def _findings(state: State, action: a.FindingsCame) -> State:
-    return replace(state, findings=action.data, findings_from=action.source, activity=None)
+    return replace(state, findings=action.data, findings_from=action.source)
 
 
 def _saved_layers(state: State, action: a.SavedLayersCame) -> State:

@@ -36,6 +36,7 @@ class Store:
         self.guard = Guard(self._report)
         self._regions: list[tuple[Region, list[object]]] = []
         self._watchers: list[Callable[[State], None]] = []
+        self._drawing: set[str] = set()
 
     def subscribe(self, region: Region) -> None:
         """Draw a region now and after every change of its part."""
@@ -57,10 +58,17 @@ class Store:
             call(self.state)
 
     def _draw(self, region: Region, last: list[object]) -> None:
+        if region.name in self._drawing:
+            return  # its own failure is being reported: drawing again would fail again
         part = region.part(self.state)
-        if last[0] is None or last[0] != part:
-            last[0] = part
+        if last[0] is not None and last[0] == part:
+            return
+        last[0] = part
+        self._drawing.add(region.name)
+        try:
             self.guard.run(region.name, lambda: region.draw(self.state))
+        finally:
+            self._drawing.discard(region.name)
 
     def _report(self, region: str, problem: Any) -> None:
         from workbench.widgets.actions import Failed

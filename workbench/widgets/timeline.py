@@ -54,6 +54,6 @@ class Timeline:
             theme="dark" if state.look.dark else "light",
             height=HEIGHT,
         )
-        self._figure.show(figure, max(state.look.width - 30, 320))
+        self._figure.show(figure, parts.content_width(state.look.width))
         if not self._chart.children:
             self._chart.children = [self._figure.widget]

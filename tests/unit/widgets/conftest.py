@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fakes import FakeWorker
 
+from tests.unit.widgets.fakes import FakeWorker
 from workbench.evidence import BundleWriter, Conditions, FirstBad, StepReference, open_bundle
 from workbench.widgets import Workbench
 
