@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -52,31 +51,20 @@ def command(
 
     chosen = newest_bundle(bundle)
     announce_source(open_bundle(chosen), trust)
-    # Asked for first, so that a missing extra is said before anything is announced.
+    # The public name goes first: it says in one paragraph which extra is missing.
     make = workbench.report
+    from workbench.reports import read_parameters
+
     written = make(
         chosen,
         template=template,
         output=output,
         step=step,
         trust=trust,
-        parameters={name: value(text) for name, text in parameters},
+        parameters=read_parameters(template, dict(parameters)),
         progress=note,
     )
     if as_json:
         emit({"schema": "workbench.report-file/1", "bundle": str(chosen), "report": str(written)})
     else:
         say(str(written))
-
-
-def value(text: str) -> Any:
-    """Read a parameter's value: true, false and numbers as such, anything else as text."""
-    words = {"true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
