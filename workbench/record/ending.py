@@ -75,7 +75,7 @@ def _record(
         _tell(recorder, session, runner, trip, written)
     if recorder.ring.every:
         bits = session.loss_bits or (None if loss is None else loss_bits(loss))
-        recorder.ring.add(session.step_index, session.snapshot, bits)
+        recorder.ring.add(session.step_index, session.snapshot, bits, session.sums)
     return written
 
 

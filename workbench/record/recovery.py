@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 from workbench.evidence.writer import BundleWriter
-from workbench.numerics.digests import tensor_digest
-from workbench.step.model_state import ModelState
+from workbench.step.digests import model_fingerprint
 from workbench.step.snapshots import copy_tree, storage_key
 from workbench.step.state import StepSnapshot, StepState
 from workbench.step.storage import write_state
@@ -24,12 +22,14 @@ class KeptStep:
         snapshot: Its state from before it ran; parameters only where it is a recovery point.
         loss_bits: Bits of its loss.
         size: Bytes it holds on to, estimated.
+        sums: Bit sums of parameters and buffers before the step, between recovery points.
     """
 
     step: int
     snapshot: StepSnapshot
     loss_bits: str | None
     size: int
+    sums: dict[str, int] | None = None
 
     @property
     def is_recovery_point(self) -> bool:
@@ -54,12 +54,30 @@ class RecoveryRing:
         """Whether the state before this step is a recovery point."""
         return self.every > 0 and step % self.every == 0
 
-    def add(self, step: int, snapshot: StepSnapshot | None, loss_bits: str | None) -> None:
-        """Keep a finished step."""
+    def add(
+        self,
+        step: int,
+        snapshot: StepSnapshot | None,
+        loss_bits: str | None,
+        sums: dict[str, int] | None = None,
+    ) -> None:
+        """Keep a finished step.
+
+        Args:
+            step: Its number.
+            snapshot: What was kept from before it ran.
+            loss_bits: Bits of its loss.
+            sums: Bit sums of parameters and buffers before it ran.
+        """
         if self.every == 0 or snapshot is None:
             return
+        if not self.wants_state(step):
+            # a step that tripped or was skipped still has its parameters, and half a state is no
+            # recovery point
+            snapshot.drop_before_update()
+        snapshot.buffers = None
         size = snapshot_bytes(snapshot)
-        self._steps.append(KeptStep(step, snapshot, loss_bits, size))
+        self._steps.append(KeptStep(step, snapshot, loss_bits, size, sums))
         self._shrink()
 
     def _shrink(self) -> None:
@@ -92,7 +110,8 @@ def write_trajectory(writer: BundleWriter, steps: list[KeptStep]) -> None:
     """Write earlier steps under ``trajectory/`` with an index.
 
     ``trajectory/index.json`` lists them oldest first: ``step``, ``prefix`` (for ``read_state``),
-    ``recovery_point``, ``loss_bits`` and, where parameters were kept, their ``fingerprint``.
+    ``recovery_point``, ``loss_bits`` and, where parameters were kept, their ``fingerprint``, else
+    the ``sums`` of their bits by name.
     """
     index = []
     for kept in steps:
@@ -106,18 +125,10 @@ def write_trajectory(writer: BundleWriter, steps: list[KeptStep]) -> None:
                 "recovery_point": kept.is_recovery_point,
                 "loss_bits": kept.loss_bits,
                 "fingerprint": None if state.model is None else model_fingerprint(state.model),
+                "sums": kept.sums,
             }
         )
     writer.add_json("trajectory/index.json", {"steps": index})
-
-
-def model_fingerprint(model: ModelState) -> str:
-    """One digest over the names and bits of all recorded parameters and buffers."""
-    total = hashlib.sha256()
-    for name in sorted(model.tensors):
-        if model.info[name].kind != "attribute":
-            total.update(f"{name}={tensor_digest(model.tensors[name])};".encode())
-    return total.hexdigest()
 
 
 def states_of(steps: list[KeptStep]) -> list[StepState]:

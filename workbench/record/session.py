@@ -12,7 +12,7 @@ from workbench.numerics.digests import tensor_digest
 from workbench.record import soft
 from workbench.record.result import StepResult
 from workbench.record.trip import Trip
-from workbench.step.digests import loss_bits, rng_digest
+from workbench.step.digests import bit_sums, loss_bits, rng_digest
 from workbench.step.names import named_parameters
 from workbench.step.runner import Outcome, StepRunner
 from workbench.step.snapshots import Kept, keep
@@ -63,6 +63,7 @@ class Session:
         self.keep_through_update = capture is not None or recorder.ring.wants_state(
             recorder.step_index
         )
+        self.sums: dict[str, int] | None = None
         # what a low-level loop tells
         self.autocast: str | None = None
         self.max_grad_norm: float | None = None
@@ -76,6 +77,8 @@ class Session:
         self.gradients: dict[str, Kept] = {}
         self.gradient_unit: Unit | None = None
         recorder.guard("snapshot", lambda: self._begin(micro_batches))
+        if recorder.ring.every > 0 and not self.keep_through_update:
+            self.sums = recorder.guard("fingerprint", lambda: bit_sums(recorder.model))
 
     def _begin(self, micro_batches: Sequence[Any]) -> None:
         recorder = self.recorder

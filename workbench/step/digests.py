@@ -7,11 +7,13 @@ at their gate (unscaled, not clipped), random numbers after the last stage that 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
+from workbench.numerics.dense import local_values
 from workbench.numerics.digests import raw_parts, tensor_digest
 from workbench.step.gates import optimizer_state_tensors
 from workbench.step.names import named_buffers, named_parameters
@@ -19,6 +21,10 @@ from workbench.step.rng import capture_rng
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
+    from workbench.step.model_state import ModelState
+
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def loss_bits(loss: Tensor) -> str:
@@ -49,3 +55,45 @@ def state_fingerprint(model: nn.Module, optimizers: Sequence[Optimizer] = ()) ->
     for name, tensor in tensors:
         total.update(f"{name}={tensor_digest(tensor)};".encode())
     return total.hexdigest()
+
+
+def model_fingerprint(model: ModelState) -> str:
+    """One digest over the names and bits of all recorded parameters and buffers."""
+    total = hashlib.sha256()
+    for name in sorted(model.tensors):
+        if model.info[name].kind != "attribute":
+            total.update(f"{name}={tensor_digest(model.tensors[name])};".encode())
+    return total.hexdigest()
+
+
+def bit_sums(model: nn.Module) -> dict[str, int]:
+    """Fingerprint parameters and buffers by name, cheaply enough for every training step.
+
+    A tensor's bits are added up as integers of its element size, modulo 2**64: exact on every
+    device and in every order, one pass, one host read per device. Elements that only changed places
+    give the same sum.
+    """
+    return sums_of([*named_parameters(model), *named_buffers(model)])
+
+
+def sums_of(named: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
+    """Fingerprint named tensors as `bit_sums` does."""
+    by_device: dict[torch.device, dict[str, Tensor]] = {}
+    for name, tensor in named:
+        total = _bit_sum(tensor)
+        by_device.setdefault(total.device, {})[name] = total
+    found: dict[str, int] = {}
+    for sums in by_device.values():
+        found |= dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True))
+    return found
+
+
+def _bit_sum(tensor: Tensor) -> Tensor:
+    values = local_values(tensor.detach())
+    if values is None or values.numel() == 0:
+        return torch.zeros((), dtype=torch.int64)
+    if values.layout is not torch.strided:
+        values = values.to_dense()
+    if values.is_complex():
+        values = torch.view_as_real(values.resolve_conj())
+    return values.view(_WORDS[values.element_size()]).sum(dtype=torch.int64)

@@ -14,6 +14,8 @@ import pytest
 from workbench.cli.main import main
 
 STEP = '''
+import sys
+
 import torch
 import workbench
 from torch import nn
@@ -40,8 +42,10 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     step = LogOfZero()
     model = step.build_model()
+    kept = {"policy": workbench.Policy(recovery_every=5), "run_id": "kept"}
     recorder = workbench.Recorder(
-        step, model, step.build_optimizer(model), directory="incidents", run_id="tiny"
+        step, model, step.build_optimizer(model), directory="incidents",
+        **(kept if "kept" in sys.argv else {"run_id": "tiny"})
     )
     for scale in (1.0, 1.0, 1000.0):
         x = torch.randn(2, 4) * scale
@@ -102,6 +106,16 @@ def here(recorded, tmp_path):
     folder, bundle = recorded
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     return tmp_path, bundle
+
+
+@pytest.fixture
+def kept(here):
+    """The same run recorded once more with its earlier steps; the folder and the bundle's path."""
+    folder, _ = here
+    done = subprocess.run(
+        [sys.executable, "tiny.py", "kept"], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return folder, Path(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture
