@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.diagnose.absorbed import Absorption, candidates, confirmed
 from workbench.diagnose.case import Case, ancestors
@@ -47,6 +47,7 @@ class Analysis:
         absorbed: Infs that ended in wrong finite numbers.
         stable: Whether the second pass executed the same events as the first.
         growth: The earlier step from which values grew to an overflow, or None.
+        counterfactuals: Rows of findings/1, one for each change that was tried.
     """
 
     trace: Trace
@@ -55,6 +56,7 @@ class Analysis:
     absorbed: list[tuple[Absorption, Judged]] = field(default_factory=list)
     stable: bool = True
     growth: Growth | None = None
+    counterfactuals: list[dict[str, Any]] = field(default_factory=list)
 
 
 def analyse(trace: Trace, again: Tracer, *, raises: bool = True) -> Analysis:

@@ -150,6 +150,7 @@ def _fill(data: dict[str, Any], bundle: Bundle, analysis: Analysis) -> None:
         data["origins"].insert(0, growth_row(analysis.growth, bundle))
     data["contributors"] = _contributors(analysis)
     data["chain"] = chain_rows(analysis)
+    data["counterfactuals"] = list(analysis.counterfactuals)
     data["absorbed"] = [
         _absorbed_row(absorption.absorber, absorption.elements, judged, bundle)
         for absorption, judged in analysis.absorbed

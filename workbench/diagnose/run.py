@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.diagnose.analysis import Analysis, analyse
+from workbench.diagnose.counterfactuals import run_counterfactuals
 from workbench.diagnose.findings import Findings, build
 from workbench.diagnose.growth import look_back
 from workbench.errors import CannotRunError, UsageError
@@ -26,6 +27,7 @@ def diagnose(
     trust: str | None = None,
     require: str | None = None,
     progress: Progress | None = None,
+    counterfactuals: bool = True,
 ) -> Findings:
     """Name the op where the bad value was born on its way to what broke, and why.
 
@@ -35,6 +37,7 @@ def diagnose(
         trust: ``"import"`` or ``"source"``: what code named by the bundle may run.
         require: ``"replay"`` makes a missing replay an error instead of a limit.
         progress: Called with a sentence as each part begins.
+        counterfactuals: Whether to test the cause by changed replays.
 
     Returns:
         Findings. Without code they hold what the record supports and say what needs a replay.
@@ -58,16 +61,19 @@ def diagnose(
         if require == "replay":
             raise
         return build(opened, None, None, [f"Needs replay: {error}"])
-    return diagnose_replay(opened, replay, say)
+    return diagnose_replay(opened, replay, say, counterfactuals=counterfactuals)
 
 
-def diagnose_replay(bundle: Bundle, replay: Replay, progress: Progress) -> Findings:
+def diagnose_replay(
+    bundle: Bundle, replay: Replay, progress: Progress, *, counterfactuals: bool = True
+) -> Findings:
     """Diagnose with a replay that is already open; its live session is left alone.
 
     Args:
         bundle: The bundle the replay is of.
         replay: The replay.
         progress: Called with a sentence as each part begins.
+        counterfactuals: Whether to test the cause by changed replays.
     """
     original = replay.nearest
     progress("Tracing every op")
@@ -82,6 +88,8 @@ def diagnose_replay(bundle: Bundle, replay: Replay, progress: Progress) -> Findi
     analysis: Analysis = analyse(trace, again, raises=raises)
     progress("Looking back over the kept steps")
     analysis.growth = look_back(bundle, replay, analysis)
+    if counterfactuals:
+        analysis.counterfactuals = run_counterfactuals(replay, analysis, progress)
     progress("Writing the findings")
     return build(bundle, reproduction, analysis, _limits(replay, trace, raises))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from workbench.numerics.stats import tensor_stats
+from workbench.replay.calls import CallMode
 from workbench.replay.trace_context import (
     ModuleCall,
     StepContext,
@@ -154,7 +155,8 @@ class _Tracer:
         self.runner = runner
         self.context = StepContext()
         self.log = StorageLog()
-        self.mode = TraceMode(self.context, self.log, keep)
+        self.calls = CallMode()
+        self.mode = TraceMode(self.context, self.log, self.calls, keep)
         self.trace = Trace(self.mode.events, kept=self.mode.kept)
         _name_leaves(self.log, runner, micro_batches)
 
@@ -169,6 +171,7 @@ class _Tracer:
         try:
             with (
                 stage_marks(self.runner.scaler, self.runner.optimizers, self.context.mark),
+                self.calls,
                 self.mode,
             ):
                 self._advance(last, stop_when_bad)

@@ -98,6 +98,8 @@ class Event:
         forward_event: The forward event that made the node, or None.
         recomputed: Whether it is a checkpoint's recomputation.
         user_code: Whether a user's hook or custom backward ran it within backward.
+        function_call: Number of the torch function call it was executed by, or -1.
+        function: Name of that function.
         reads: What it looked at.
         writes: What it produced.
         scalars: Python numbers among its arguments.
@@ -125,6 +127,8 @@ class Event:
     forward_event: int | None = None
     recomputed: bool = False
     user_code: bool = False
+    function_call: int = -1
+    function: str = ""
     reads: list[Read] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
     scalars: tuple[tuple[str, float], ...] = ()

@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from workbench.numerics.stats import TensorStats, tensor_stats
+from workbench.replay.calls import CallMode, unnumbered
 from workbench.replay.trace_context import SourceFinder, StepContext
 from workbench.replay.trace_events import Event, KeptEvent, Read, Write
 from workbench.replay.trace_plan import OpPlan, floating, plan_of
@@ -38,8 +39,13 @@ _ExcludeKeys = torch._C._ExcludeDispatchKeyGuard
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Run our own tensor arithmetic unseen: no dispatch mode, no autocast, no autograd."""
-    with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS), torch.no_grad():
+    """Run our own tensor arithmetic unseen: no modes, no autocast, no autograd."""
+    with (
+        unnumbered(),
+        _DisableTorchDispatch(),
+        _ExcludeKeys(_AUTOCAST_KEYS),
+        torch.no_grad(),
+    ):
         yield
 
 
@@ -49,11 +55,19 @@ class TraceMode(TorchDispatchMode):
     Args:
         context: Stage and module position, kept up to date by the caller.
         log: The storages' write log.
+        calls: Numbers the torch function calls.
         keep: Numbers of events whose real arguments are to be kept.
     """
 
-    def __init__(self, context: StepContext, log: StorageLog, keep: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        context: StepContext,
+        log: StorageLog,
+        calls: CallMode,
+        keep: Collection[int] = (),
+    ) -> None:
         super().__init__()
+        self.calls = calls
         self.context = context
         self.log = log
         self.events: list[Event] = []
@@ -79,7 +93,8 @@ class TraceMode(TorchDispatchMode):
         plan = plan_of(func)
         if plan.name.startswith(("profiler.", "prim.device")):
             return func(*args, **kwargs)
-        return self._record(func, plan, args, kwargs)
+        with unnumbered():  # within backward the numbering mode is on in here
+            return self._record(func, plan, args, kwargs)
 
     def _record(
         self,
@@ -129,6 +144,8 @@ class TraceMode(TorchDispatchMode):
             view=plan.view,
             uninitialised=plan.uninitialised,
             fills_constant=plan.fills_constant,
+            function_call=self.calls.current,
+            function=self.calls.name,
         )
         self._link_to_graph(event, in_engine)
         return event

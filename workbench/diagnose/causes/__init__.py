@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from workbench.diagnose.case import Case
+    from workbench.diagnose.interventions import Intervention
+
+
+def _untested(case: Case) -> Sequence[Intervention]:
+    """No change tests this cause by replaying this step alone."""
+    del case
+    return ()
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class Cause:
         explain: One plain sentence about this case.
         fix: A fix to try, as an imperative sentence.
         limits: What naming this cause does not show.
+        counterfactuals: Diagnostic changes that test it, most specific first.
     """
 
     label: str
@@ -37,6 +45,7 @@ class Cause:
     explain: Callable[[Case], str]
     fix: str
     limits: str
+    counterfactuals: Callable[[Case], Sequence[Intervention]] = _untested
 
 
 @cache

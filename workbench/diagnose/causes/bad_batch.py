@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import repaired_batch
 
 
 def _rule(case: Case) -> bool:
@@ -21,4 +22,5 @@ CAUSE = Cause(
     explain=_explain,
     fix="Validate the batch where it is collated, and drop or repair the samples named here.",
     limits="It does not show where in the data pipeline the value came from.",
+    counterfactuals=repaired_batch,
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import safe_denominator
 
 
 def _rule(case: Case) -> bool:
@@ -34,4 +36,7 @@ CAUSE = Cause(
     explain=_explain,
     fix="Save and restore the step counter, and start it at 1.",
     limits="It does not show why the counter was 0.",
+    counterfactuals=lambda case: rewritten(
+        case, "a denominator of 1 where it is 0", safe_denominator()
+    ),
 )

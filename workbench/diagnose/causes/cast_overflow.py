@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import in_wider_dtype
 
 
 def _rule(case: Case) -> bool:
@@ -21,4 +22,5 @@ CAUSE = Cause(
     explain=_explain,
     fix="Keep this tensor in float32 or bfloat16, or scale it before the cast.",
     limits="It does not show why the value is this large.",
+    counterfactuals=in_wider_dtype,
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import representable_numbers
 
 
 def _rule(case: Case) -> bool:
@@ -24,4 +26,7 @@ CAUSE = Cause(
     explain=_explain,
     fix="Use torch.finfo(x.dtype).min or -inf for the mask, or mask in float32.",
     limits="It is about this constant only; other values in the step were not judged.",
+    counterfactuals=lambda case: rewritten(
+        case, "the dtype's own limit as the constant", representable_numbers()
+    ),
 )

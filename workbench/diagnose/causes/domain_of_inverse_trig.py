@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import clamped_argument
 
 _INVERSE = frozenset("acos asin acosh atanh arccos arcsin erfinv logit acos_ asin_".split())
 
@@ -23,4 +25,7 @@ CAUSE = Cause(
     explain=_explain,
     fix="Clamp the argument to the open interval (with a small margin when it is differentiated).",
     limits="It does not show whether the excess is a rounding error or a wrong value.",
+    counterfactuals=lambda case: rewritten(
+        case, "an argument inside of ±(1 − 1e-6)", clamped_argument(-1 + 1e-6, 1 - 1e-6)
+    ),
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import counted_mean
 
 
 def _rule(case: Case) -> bool:
@@ -31,4 +33,5 @@ CAUSE = Cause(
     explain=_explain,
     fix="Divide a sum by max(count, 1), or leave the micro-batch out.",
     limits="It does not show why nothing was selected in this batch.",
+    counterfactuals=lambda case: rewritten(case, "a sum divided by max(count, 1)", counted_mean()),
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import in_wider_dtype, rewritten
+from workbench.diagnose.rewrites import clamped_argument
 
 _EXPONENTIALS = frozenset("exp exp2 expm1 exp_ cosh sinh _foreach_exp".split())
 
@@ -25,4 +27,8 @@ CAUSE = Cause(
     explain=_explain,
     fix="Clamp the argument before the exponential, or work with its logarithm.",
     limits="It does not show why the argument grew this large.",
+    counterfactuals=lambda case: [
+        *rewritten(case, "an argument of at most 5", clamped_argument(None, 5.0)),
+        *in_wider_dtype(case),
+    ],
 )

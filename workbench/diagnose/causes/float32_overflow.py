@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import in_wider_dtype, rewritten
+from workbench.diagnose.rewrites import bounded_operands
 
 
 def _rule(case: Case) -> bool:
@@ -21,4 +23,8 @@ CAUSE = Cause(
     explain=_explain,
     fix="Look at what grew: inputs, weights or the number of terms.",
     limits="It does not show which of them should be smaller.",
+    counterfactuals=lambda case: [
+        *in_wider_dtype(case),
+        *rewritten(case, "operands of at most 1e18", bounded_operands(1e18)),
+    ],
 )

@@ -6,6 +6,8 @@ import math
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import safe_softmax
 
 
 def _rule(case: Case) -> bool:
@@ -32,4 +34,7 @@ CAUSE = Cause(
         "after softmax."
     ),
     limits="It does not show whether the mask or the batch is at fault.",
+    counterfactuals=lambda case: rewritten(
+        case, "zeros for rows that are masked everywhere", safe_softmax()
+    ),
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import keyword
 
 
 def _rule(case: Case) -> bool:
@@ -24,4 +26,7 @@ CAUSE = Cause(
     explain=_explain,
     fix="Keep masked classes out of the loss, or mask with a large finite value.",
     limits="It does not show which of mask and loss is meant to change.",
+    counterfactuals=lambda case: rewritten(
+        case, "no label smoothing", keyword(label_smoothing=0.0)
+    ),
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import finite_second_operand
 
 _SUMS = frozenset("add add_ sub sub_ rsub sum mean logsumexp cumsum addmm mm bmm".split())
 
@@ -23,4 +25,7 @@ CAUSE = Cause(
     explain=_explain,
     fix="Guard the place where a whole row or tile is masked (use where(max == -inf, 0, max)).",
     limits="It does not show that the infinities themselves are unintended.",
+    counterfactuals=lambda case: rewritten(
+        case, "0 for infinite elements that are subtracted", finite_second_operand()
+    ),
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import keyword
 
 
 def _rule(case: Case) -> bool:
@@ -21,4 +23,5 @@ CAUSE = Cause(
     explain=_explain,
     fix="Drop such pairs, or pass zero_infinity=True.",
     limits="It does not show whether the target or the input length is wrong.",
+    counterfactuals=lambda case: rewritten(case, "zero_infinity=True", keyword(zero_infinity=True)),
 )

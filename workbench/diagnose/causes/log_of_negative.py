@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import clamped_argument
 
 _LOGS = frozenset("log log2 log10 log1p log_".split())
 
@@ -27,4 +29,7 @@ CAUSE = Cause(
     explain=_explain,
     fix="Clamp the argument to the domain, and look at why it is negative.",
     limits="It does not show whether the sign is a rounding error or a wrong value.",
+    counterfactuals=lambda case: rewritten(
+        case, "a positive argument", clamped_argument(1e-7, None)
+    ),
 )

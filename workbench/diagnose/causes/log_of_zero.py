@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import Intervention, rewritten
+from workbench.diagnose.log_space import LogSpace
+from workbench.diagnose.rewrites import clamped_argument
 
 _LOGS = frozenset("log log2 log10 log_ _foreach_log".split())
 _DETERMINANTS = frozenset("_linalg_slogdet linalg_slogdet".split())
@@ -23,14 +26,19 @@ def _rule(case: Case) -> bool:
 def _explain(case: Case) -> str:
     makers = case.zero_makers()
     if makers:
-        event = case.trace.graph[makers[0][0]]
-        return (
-            f"{event.op} rounded {makers[0][1]:,} values to 0 in {event.writes[0].dtype}, "
-            "and log(0) is −Inf."
-        )
+        index, lost = makers[0]
+        event = case.trace.graph[index]
+        values = "1 value" if lost == 1 else f"{lost:,} values"
+        return f"{event.op} rounded {values} to 0 in {event.writes[0].dtype}, and log(0) is −Inf."
     if case.base in _DETERMINANTS:
         return "The matrix is singular: the logarithm of its determinant, log(0), is −Inf."
     return "The argument of the logarithm is exactly 0, and log(0) is −Inf."
+
+
+def _counterfactuals(case: Case) -> list[Intervention]:
+    call = case.event.function_call if case.event is not None else -1
+    stable = Intervention("the stable form instead of the log of a probability", LogSpace(), call)
+    return [stable, *rewritten(case, "an argument of at least 1e-7", clamped_argument(1e-7, None))]
 
 
 CAUSE = Cause(
@@ -40,4 +48,5 @@ CAUSE = Cause(
     explain=_explain,
     fix="Use log_softmax or cross_entropy on the logits, or clamp the argument away from 0.",
     limits="It does not show that a clamp keeps the gradient useful.",
+    counterfactuals=_counterfactuals,
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import clamped_argument
 
 
 def _rule(case: Case) -> bool:
@@ -26,4 +28,7 @@ CAUSE = Cause(
     explain=_explain,
     fix="Write non-finite metrics as text or null, and cap the metric.",
     limits="It is about this step: the next one was not run.",
+    counterfactuals=lambda case: rewritten(
+        case, "an argument of at most 5", clamped_argument(None, 5.0)
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workbench.diagnose.case import LOW_PRECISION, Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import in_wider_dtype
 
 
 def _rule(case: Case) -> bool:
@@ -28,4 +29,5 @@ CAUSE = Cause(
         "A finite result in float32 shows that the range matters here, not that mixed "
         "precision is the cause."
     ),
+    counterfactuals=in_wider_dtype,
 )

@@ -6,6 +6,7 @@ import torch
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import in_wider_dtype
 
 _NEAR = 0.5
 _SUMS = frozenset("add add_ sub sub_".split())
@@ -42,4 +43,5 @@ CAUSE = Cause(
     explain=_explain,
     fix="Use masked_fill instead of adding the constant, or add the mask in float32.",
     limits="It does not show that the masked row is meant to have nothing to attend to.",
+    counterfactuals=in_wider_dtype,
 )

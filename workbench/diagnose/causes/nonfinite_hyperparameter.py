@@ -6,6 +6,8 @@ import math
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import finite_numbers
 
 
 def _rule(case: Case) -> bool:
@@ -28,4 +30,7 @@ CAUSE = Cause(
     explain=_explain,
     fix="Check the schedule: assert that every learning rate, decay and scale is finite.",
     limits="It does not show which schedule or setting computed the number.",
+    counterfactuals=lambda case: rewritten(
+        case, "0 for the number that is not finite", finite_numbers()
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import in_wider_dtype
 
 
 def _rule(case: Case) -> bool:
@@ -25,4 +26,5 @@ CAUSE = Cause(
         "error_if_nonfinite=True."
     ),
     limits="It does not show why the gradients are this large.",
+    counterfactuals=in_wider_dtype,
 )

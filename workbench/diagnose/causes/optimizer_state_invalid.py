@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import clamped_argument
 
 _ROOTS = ("sqrt", "rsqrt", "_foreach_sqrt")
 _LOST = 1 / 30
@@ -46,4 +48,7 @@ CAUSE = Cause(
     explain=_explain,
     fix="Check the state after loading it (second moments ≥ 0); reload or rebuild the moments.",
     limits="It does not show what wrote the negative value.",
+    counterfactuals=lambda case: rewritten(
+        case, "a second moment of at least 0", clamped_argument(0.0, None)
+    ),
 )

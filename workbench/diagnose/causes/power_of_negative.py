@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import clamped_argument
 
 
 def _rule(case: Case) -> bool:
@@ -25,4 +27,7 @@ CAUSE = Cause(
     explain=_explain,
     fix="Clamp the base at 0, or raise its absolute value and restore the sign.",
     limits="It does not show why the base is negative.",
+    counterfactuals=lambda case: rewritten(
+        case, "a base of at least 1e-7", clamped_argument(1e-7, None)
+    ),
 )

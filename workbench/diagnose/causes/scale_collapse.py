@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import Intervention
 
 
 def _rule(case: Case) -> bool:
@@ -27,4 +28,5 @@ CAUSE = Cause(
     explain=_explain,
     fix="Refuse a scale below 1: a model that needs it does not fit this precision.",
     limits="It does not show why the scale fell so far; that is in the steps before.",
+    counterfactuals=lambda case: [Intervention("a loss scale of 1", conditions={"scale": 1.0})],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import bounded_operands
 
 
 def _rule(case: Case) -> bool:
@@ -22,4 +24,7 @@ CAUSE = Cause(
     explain=_explain,
     fix="Cap the scale, and let it grow only while the new scale is finite.",
     limits="It does not show that the scale before was too large.",
+    counterfactuals=lambda case: rewritten(
+        case, "operands of at most 1e18", bounded_operands(1e18)
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workbench.diagnose.case import LOW_PRECISION, Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import Intervention, in_wider_dtype
 
 
 def _rule(case: Case) -> bool:
@@ -25,4 +26,8 @@ CAUSE = Cause(
     explain=_explain,
     fix="Let the scaler lower the scale; if it keeps falling, keep this layer in float32.",
     limits="It does not show that the gradient overflows without the loss scale.",
+    counterfactuals=lambda case: [
+        Intervention("a loss scale of 1", conditions={"scale": 1.0}),
+        *in_wider_dtype(case),
+    ],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import Intervention, rewritten
+from workbench.diagnose.rewrites import distinct_eigenvalues, double_where, nonzero_arguments
 
 
 def _rule(case: Case) -> bool:
@@ -17,6 +19,17 @@ def _explain(case: Case) -> str:
     return f"{node} divides by zero: the forward value sits where its derivative is infinite."
 
 
+def _counterfactuals(case: Case) -> list[Intervention]:
+    event = case.event
+    forward = event.forward_event if event is not None else None
+    if forward is not None and "linalg" in case.trace.graph[forward].base:
+        return rewritten(case, "a small growing diagonal added", distinct_eigenvalues())
+    return [
+        *rewritten(case, "a safe argument where the derivative is infinite", double_where()),
+        *rewritten(case, "arguments of 1e-7 where they are 0", nonzero_arguments()),
+    ]
+
+
 CAUSE = Cause(
     label="singular_gradient",
     order=51,
@@ -27,4 +40,5 @@ CAUSE = Cause(
         "clamp, or use a norm with a zero subgradient)."
     ),
     limits="It does not show that the forward value itself is wrong: it is finite.",
+    counterfactuals=_counterfactuals,
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import clamped_argument
 
 _ROOTS = frozenset("sqrt rsqrt sqrt_ rsqrt_ _foreach_sqrt".split())
 
@@ -24,4 +26,7 @@ CAUSE = Cause(
     explain=_explain,
     fix="Clamp the argument at 0 (or a small eps when it is differentiated).",
     limits="It does not show whether the sign is a rounding error or a wrong value.",
+    counterfactuals=lambda case: rewritten(
+        case, "an argument of at least 1e-7", clamped_argument(1e-7, None)
+    ),
 )

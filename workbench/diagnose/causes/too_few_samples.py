@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import biased_variance
 
 
 def _rule(case: Case) -> bool:
@@ -32,4 +34,5 @@ CAUSE = Cause(
     explain=_explain,
     fix="Use drop_last, refuse batches of one, or use the biased variance.",
     limits="It does not show that other batches have enough samples.",
+    counterfactuals=lambda case: rewritten(case, "the biased variance", biased_variance()),
 )

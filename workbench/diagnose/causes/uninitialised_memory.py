@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import zeroed_empty
 
 
 def _rule(case: Case) -> bool:
@@ -23,4 +25,5 @@ CAUSE = Cause(
     explain=_explain,
     fix="Use zeros instead of empty, or write every row.",
     limits="What the memory held differs from run to run; a replay may find it finite.",
+    counterfactuals=lambda case: rewritten(case, "zeros instead of empty", zeroed_empty()),
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import double_where
 
 
 def _rule(case: Case) -> bool:
@@ -23,4 +25,7 @@ CAUSE = Cause(
     explain=_explain,
     fix="Make the input of the dropped branch safe first (double where), not only its output.",
     limits="It does not show that the selected branch is right.",
+    counterfactuals=lambda case: rewritten(
+        case, "a safe argument where the branch is left out", double_where()
+    ),
 )

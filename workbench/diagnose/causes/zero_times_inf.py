@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import absorbing_product
 
 _PRODUCTS = frozenset("mul mul_ mm bmm addmm matmul div div_ baddbmm _foreach_mul_".split())
 
@@ -23,4 +25,5 @@ CAUSE = Cause(
     explain=_explain,
     fix="Select with where or masked_fill instead of multiplying by a mask.",
     limits="It does not show that the infinity itself is unintended.",
+    counterfactuals=lambda case: rewritten(case, "0 where one factor is 0", absorbing_product()),
 )

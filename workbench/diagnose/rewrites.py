@@ -1,0 +1,307 @@
+"""Rewrites: what is put in for one torch function call in a diagnostic replay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+Rewrite = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], Any]
+"""Gets function and arguments of the call; returns its result, or ``NotImplemented``."""
+
+_TINY = 1e-7
+_JITTER = 1e-2
+
+
+def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Apply a function to every floating tensor in arguments."""
+    if isinstance(value, torch.Tensor):
+        return change(value) if value.dtype.is_floating_point else value
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return type(value)(map_tensors(item, change) for item in value)
+    return value
+
+
+def in_dtype(dtype: torch.dtype, *, narrow: bool = True) -> Rewrite:
+    """Run the call in a wider dtype, outside of autocast, and keep its result in it.
+
+    Args:
+        dtype: The wider dtype.
+        narrow: Whether a float64 result goes back to float32, so that later calls see the usual
+            dtype.
+    """
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if func.__name__.endswith("_") and not func.__name__.endswith("__"):
+            return NotImplemented  # written in place: its memory has the narrow dtype
+        wide = map_tensors(args, lambda t: t.to(dtype))
+        named = {
+            k: _wide_dtype(map_tensors(v, lambda t: t.to(dtype)), dtype) for k, v in kwargs.items()
+        }
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            out = func(*wide, **named)
+        return map_tensors(out, _narrow) if narrow else out
+
+    return rewrite
+
+
+def through_float64() -> Rewrite:
+    """Run the call in float64 and give its result the dtype it has anyway: a placebo."""
+
+    def rewrite(
+        func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        wide = in_dtype(torch.float64, narrow=False)(func, args, kwargs)
+        if not isinstance(wide, torch.Tensor):
+            return NotImplemented
+        with torch.no_grad():
+            usual = func(*args, **kwargs)
+        return wide.to(usual.dtype)
+
+    return rewrite
+
+
+def _wide_dtype(value: Any, dtype: torch.dtype) -> Any:
+    return dtype if isinstance(value, torch.dtype) and value.is_floating_point else value
+
+
+def _narrow(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.float32) if tensor.dtype is torch.float64 else tensor
+
+
+def safe_denominator() -> Rewrite:
+    """Divide by 1 where the denominator is exactly 0."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        position = _DENOMINATORS.get(func.__name__.strip("_"))
+        if position is None or position >= len(args):
+            return NotImplemented
+        below = args[position]
+        if isinstance(below, torch.Tensor):
+            safe: Any = torch.where(below == 0, torch.ones_like(below), below)
+        else:
+            safe = below if below != 0 else 1.0
+        return func(*args[:position], safe, *args[position + 1 :], **kwargs)
+
+    return rewrite
+
+
+_DENOMINATORS = {
+    "div": 1,
+    "true_divide": 1,
+    "truediv": 1,
+    "itruediv": 1,
+    "rdiv": 0,
+    "rtruediv": 0,
+    "divide": 1,
+    "addcdiv": 2,
+    "reciprocal": 0,
+    "rsqrt": 0,
+    "pow": 0,
+}
+
+
+def clamped_argument(low: float | None, high: float | None) -> Rewrite:
+    """Clamp the call's first tensor argument."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if not args or not isinstance(args[0], torch.Tensor):
+            return NotImplemented
+        return func(args[0].clamp(low, high), *args[1:], **kwargs)
+
+    return rewrite
+
+
+def double_where() -> Rewrite:
+    """Give the call a safe argument where its result or its derivative is not finite."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if not args or not isinstance(args[0], torch.Tensor) or not args[0].is_floating_point():
+            return NotImplemented
+        value = args[0]
+        unsafe = _unsafe(func, value, args[1:], kwargs)
+        if unsafe is None:
+            return NotImplemented
+        safe = torch.where(unsafe, torch.ones_like(value), value)
+        out = func(safe, *args[1:], **kwargs)
+        if not isinstance(out, torch.Tensor) or out.shape != value.shape:
+            return NotImplemented
+        with torch.no_grad():
+            original = func(value.detach(), *args[1:], **kwargs)
+        return torch.where(unsafe, torch.nan_to_num(original), out)
+
+    return rewrite
+
+
+def _unsafe(
+    func: Callable[..., Any], value: torch.Tensor, rest: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> torch.Tensor | None:
+    """Where result or derivative of an element-wise call is not finite."""
+    with torch.enable_grad():
+        probe = value.detach().clone().requires_grad_()
+        out = func(probe, *_detached(rest), **kwargs)
+        if not isinstance(out, torch.Tensor) or out.shape != value.shape:
+            return None
+        (slope,) = torch.autograd.grad(out.sum(), probe, allow_unused=True)
+    if slope is None:  # an argument that the result does not depend on
+        return None
+    return ~(torch.isfinite(slope) & torch.isfinite(out.detach()) & torch.isfinite(value.detach()))
+
+
+def _detached(values: tuple[Any, ...]) -> Any:
+    return map_tensors(values, lambda t: t.detach())
+
+
+def safe_softmax() -> Rewrite:
+    """Give rows that are -Inf everywhere the value 0 in forward and backward."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        value = args[0]
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
+        empty = (value == -math.inf).all(dim=dim, keepdim=True)
+        out = func(value.masked_fill(empty, 0.0), *args[1:], **kwargs)
+        return out.masked_fill(empty, 0.0)
+
+    return rewrite
+
+
+def counted_mean() -> Rewrite:
+    """Divide a sum by at least 1 instead of taking a mean over nothing."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        name = func.__name__
+        if name == "mean":
+            return args[0].sum() / max(args[0].numel(), 1)
+        if name in ("cross_entropy", "nll_loss"):
+            total = func(*args, **{**kwargs, "reduction": "sum"})
+            target = args[1]
+            ignored = kwargs.get("ignore_index", -100)
+            return total / max(int((target != ignored).sum()), 1)
+        return NotImplemented
+
+    return rewrite
+
+
+def nonzero_arguments() -> Rewrite:
+    """Take 1e-7 for exact zeros in every tensor argument."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        def lift(tensor: torch.Tensor) -> torch.Tensor:
+            return torch.where(tensor == 0, torch.full_like(tensor, _TINY), tensor)
+
+        return func(*map_tensors(args, lift), **kwargs)
+
+    return rewrite
+
+
+def distinct_eigenvalues() -> Rewrite:
+    """Add a small, growing diagonal to a matrix, so that no two eigenvalues are equal."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        matrix = args[0]
+        if not isinstance(matrix, torch.Tensor) or matrix.dim() < 2:
+            return NotImplemented
+        size = min(matrix.shape[-2:])
+        steps = torch.linspace(_JITTER, 2 * _JITTER, size, dtype=matrix.dtype, device=matrix.device)
+        full = torch.zeros(matrix.shape[-2:], dtype=matrix.dtype, device=matrix.device)
+        full.diagonal().copy_(steps)
+        return func(matrix + full, *args[1:], **kwargs)
+
+    return rewrite
+
+
+def finite_numbers() -> Rewrite:
+    """Take 0 for Python numbers among the arguments that are not finite."""
+
+    def finite(value: Any) -> Any:
+        return 0.0 if isinstance(value, float) and not math.isfinite(value) else value
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return func(*(finite(a) for a in args), **{k: finite(v) for k, v in kwargs.items()})
+
+    return rewrite
+
+
+def representable_numbers() -> Rewrite:
+    """Bring Python numbers among the arguments into the range of the first tensor's dtype."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if not isinstance(args[0], torch.Tensor) or not args[0].is_floating_point():
+            return NotImplemented
+        limit = torch.finfo(args[0].dtype).max
+
+        def fit(value: Any) -> Any:
+            return max(-limit, min(limit, value)) if isinstance(value, float) else value
+
+        return func(*(fit(a) for a in args), **{k: fit(v) for k, v in kwargs.items()})
+
+    return rewrite
+
+
+def bounded_operands(limit: float) -> Rewrite:
+    """Clamp every tensor argument but one that is written in place."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        in_place = func.__name__.endswith("_") and not func.__name__.endswith("__")
+        first = args[:1] if in_place else map_tensors(args[:1], lambda t: t.clamp(-limit, limit))
+        rest = map_tensors(args[1:], lambda t: t.clamp(-limit, limit))
+        return func(*first, *rest, **kwargs)
+
+    return rewrite
+
+
+def zeroed_empty() -> Rewrite:
+    """Start from zeros instead of undefined memory."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return func(*args, **kwargs).zero_()
+
+    return rewrite
+
+
+def finite_second_operand() -> Rewrite:
+    """Take 0 for infinite elements of the second operand."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if len(args) < 2 or not isinstance(args[1], torch.Tensor):
+            return NotImplemented
+        second = torch.where(torch.isinf(args[1]), torch.zeros_like(args[1]), args[1])
+        return func(args[0], second, *args[2:], **kwargs)
+
+    return rewrite
+
+
+def absorbing_product() -> Rewrite:
+    """Give 0 wherever one factor is exactly 0."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if len(args) < 2 or not all(isinstance(a, torch.Tensor) for a in args[:2]):
+            return NotImplemented
+        a, b = torch.broadcast_tensors(args[0], args[1])
+        zero = (a == 0) | (b == 0)
+        kept = [torch.where(zero, torch.zeros_like(x), x) for x in (a, b)]
+        return func(*kept, *args[2:], **kwargs)
+
+    return rewrite
+
+
+def biased_variance() -> Rewrite:
+    """Divide by n instead of n - 1."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        rest = {k: v for k, v in kwargs.items() if k not in ("unbiased", "correction")}
+        positional = [a for a in args if not isinstance(a, bool)]
+        return func(*positional, **rest, correction=0)
+
+    return rewrite
+
+
+def keyword(**changed: Any) -> Rewrite:
+    """Call with other keyword arguments."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return func(*args, **{**kwargs, **changed})
+
+    return rewrite
