@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from scripts import lab
 
 HERE = Path(__file__).parent
@@ -117,6 +118,25 @@ def test_run_to_first_bad_draws_the_ranges(page_and_seen):
     assert page.locator(".wb-layer-list option").count() >= 3
     chart = page.locator(".wb-ranges .js-plotly-plot .main-svg").first.bounding_box()
     assert chart["width"] > 700
+
+
+def test_the_chart_follows_the_width_and_keeps_its_traces(page_and_seen):
+    page, _ = page_and_seen
+    svg = page.locator(".wb-ranges .js-plotly-plot .main-svg").first
+    before = svg.bounding_box()["width"]
+    page.set_viewport_size({"width": 1148, "height": 1250})
+    page.wait_for_function(
+        "before => { const svg = document.querySelector('.wb-ranges .js-plotly-plot .main-svg');"
+        " return svg.getBoundingClientRect().width !== before; }",
+        arg=before,
+        timeout=LONG,
+    )
+    page.wait_for_selector(".wb-root.wb-narrow", timeout=LONG)
+    panel = page.locator(".wb-root").bounding_box()
+    box = svg.bounding_box()
+    assert box["x"] + box["width"] <= panel["x"] + panel["width"]
+    assert page.locator(".wb-ranges .js-plotly-plot .scatterlayer .trace").count() >= 1
+    page.set_viewport_size({"width": 1400, "height": 1250})
 
 
 def test_keys_step_inside_the_panel_and_leave_the_notebook_alone(page_and_seen):

@@ -10,6 +10,7 @@ from workbench.widgets.state import Line, State
 from workbench.widgets.store import Store
 
 LONG = 220
+UNKNOWN = "not known yet: it takes a replay."
 
 
 class Header:
@@ -45,29 +46,26 @@ class Header:
         parts.set_class(self._help, "wb-on", "keys" in state.look.open)
 
 
-def lines_markup(state: State, live: bool = True) -> str:
-    """The headline and the four lines.
-
-    Args:
-        state: What is known.
-        live: Whether links can be clicked (not in the static card).
-    """
-    glyph = {"nonfinite": "✕", "alert": "!"}.get(state.facts.kind, "·")
+def lines_markup(state: State) -> str:
+    """The headline and the four lines."""
     colour = "wb-bad" if state.facts.kind == "nonfinite" else "wb-strong"
     born = born_at(state)
-    if not born:
-        diagnose = f" {link('diagnose', 'Diagnose')}" if live else ""
-        born_html = f'<span class="wb-dim">not known yet: it takes a replay.</span>{diagnose}'
-    else:
+    if born:
         born_html = f"<span>{esc(middle(born, 150))}</span>"
+    else:
+        born_html = f'<span class="wb-dim">{esc(UNKNOWN)}</span> {link("diagnose", "Diagnose")}'
     caught_html = f"<span>{esc(middle(state.facts.caught_at, 100))}</span>"
     head = (
-        f'<div class="wb-headline"><span class="{colour}">{glyph}</span> '
+        f'<div class="wb-headline"><span class="{colour}">{_glyph(state)}</span> '
         f"<strong>{esc(headline(state))}</strong>"
-        f'<span class="wb-pair"><b>Caught at</b> {caught_html}</span>'
+        f'<span class="wb-pair"><b>Caught at</b> {caught_html}</span> '
         f'<span class="wb-pair"><b>Born at</b> {born_html}</span></div>'
     )
     return head + "".join(_line(line) for line in summary(state))
+
+
+def _glyph(state: State) -> str:
+    return {"nonfinite": "✕", "alert": "!"}.get(state.facts.kind, "·")
 
 
 def _line(line: Line) -> str:
@@ -80,11 +78,25 @@ def _line(line: Line) -> str:
 
 
 def static_card(state: State) -> str:
-    """The header as plain HTML, for a notebook that is read without a kernel."""
-    style = "border:1px solid #bbb;border-radius:4px;padding:8px;max-width:1200px;font-size:13px"
-    where = f"{state.facts.name} · {state.facts.digest[:20]}…"
-    return (
-        f'<div class="wb-static" style="{style}"><div>{esc(state.facts.title)}</div>'
-        f"{lines_markup(state, live=False)}"
-        f"<div><small>{esc(where)} · run this cell again for the live panel.</small></div></div>"
+    """The header as plain HTML with its own styles, for a notebook read without a kernel."""
+    facts = state.facts
+    rows = [
+        ("Caught at", facts.caught_at),
+        ("Born at", born_at(state) or UNKNOWN),
+        *((line.label, line.text) for line in summary(state)),
+    ]
+    body = "".join(
+        f'<tr style="background:none"><th scope="row" style="{_HEAD}">{esc(label)}</th>'
+        f'<td style="text-align:left">{esc(text)}</td></tr>'
+        for label, text in rows
     )
+    where = f"{facts.name} · {facts.digest[:20]}… · run this cell again for the live panel."
+    return (
+        f'<div style="{_CARD}"><div>{esc(facts.title)}</div>'
+        f'<div style="font-size:15px"><strong>{_glyph(state)} {esc(headline(state))}</strong></div>'
+        f"<table>{body}</table><small>{esc(where)}</small></div>"
+    )
+
+
+_CARD = "border:1px solid #bbb;border-radius:4px;padding:8px 12px;max-width:1200px;font-size:13px"
+_HEAD = "text-align:left;vertical-align:top;white-space:nowrap"

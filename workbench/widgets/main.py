@@ -59,7 +59,10 @@ class Main:
         if tab not in self._made:
             region = self._makers[tab]()
             self._made[tab] = region
-            self._store.subscribe(region)
+            self._store.subscribe(region, lambda now: now.look.tab == tab)
+        # drawn before it is put into the page: a figure changed while its view is made, or while
+        # it has none any more, ends in errors in the page's console
+        self._store.refresh(self._made[tab])
         wanted = self._made[tab].widget
         if self._slot.children != (wanted,):
             self._slot.children = (wanted,)

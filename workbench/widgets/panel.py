@@ -67,6 +67,7 @@ class Workbench:
         self._store = Store(_first_state(self.bundle, step))
         self._jobs = Jobs(self._store, self._start_worker, lambda: saved_layers(self.bundle))
         self._task: asyncio.Task[None] | None = None
+        self._loop = _running_loop()
         self.shell = Shell()
         self._commands = Commands(self)
         self._build()
@@ -230,7 +231,7 @@ class Workbench:
         self._jobs.close()
         if self._task is not None:
             self._task.cancel()
-        self.widget.close_all() if hasattr(self.widget, "close_all") else self.widget.close()
+        parts.close(self.widget)
 
     def wait(self, timeout: float = 600.0) -> None:
         """Wait until nothing runs any more; for scripts, where no event loop shows progress.
@@ -241,13 +242,17 @@ class Workbench:
         import time
 
         deadline = time.monotonic() + timeout
-        while self._jobs.busy:
-            self._jobs.pump(TICK)
-            if time.monotonic() > deadline:
-                raise UsageError(
-                    f"The replay still runs after {timeout:g} seconds, and nothing was stopped. "
-                    "Wait again with a longer timeout, or call stop()."
-                )
+        try:
+            while self._jobs.busy:
+                self._jobs.pump(TICK)
+                if time.monotonic() > deadline:
+                    raise UsageError(
+                        f"The replay still runs after {timeout:g} seconds, and nothing was "
+                        "stopped. Wait again with a longer timeout, or call stop()."
+                    )
+        except KeyboardInterrupt:
+            self.stop()
+            raise
 
     # -- trust --------------------------------------------------------------------------------
 
@@ -279,7 +284,9 @@ class Workbench:
         """Answer as the card stands; nothing happens while the answer is not complete."""
         trust = self.state.trust
         code = CodeReader(self.bundle).read(trust.reference)
-        if may_run(trust, self.state.facts.digest, bool(code.bundled)):
+        facts = self.state.facts
+        reference = trust.reference or facts.step_reference
+        if may_run(trust, reference, facts.digest, bool(code.bundled)):
             self.allow(trust.choice, trust.reference)
 
     def decline(self) -> None:
@@ -313,10 +320,12 @@ class Workbench:
 
     def _watch(self) -> None:
         """Look at the replay process while it runs, where an event loop is there to do it."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return
+        loop = self._loop or _running_loop()
+        if loop is not None:
+            # a callback may come on another thread than the one that cells run on
+            loop.call_soon_threadsafe(self._begin_looking, loop)
+
+    def _begin_looking(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._look())
 
@@ -326,6 +335,13 @@ class Workbench:
             if self.state.activity is not None:
                 self.rail.tick(self.state.activity)
             await asyncio.sleep(TICK)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _first_state(bundle: Any, step: Any) -> State:

@@ -86,3 +86,10 @@ def problem(what: Problem | None) -> str:
 def content_width(panel: int) -> int:
     """Width that a tab's content has in a panel of this width, in pixels."""
     return max(panel - MARGINS - (WIDE_COLUMN if panel >= WIDE else 0), 320)
+
+
+def close(widget: Any) -> None:
+    """Take a widget and everything in it out of the page."""
+    for child in getattr(widget, "children", ()):
+        close(child)
+    widget.close()

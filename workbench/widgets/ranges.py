@@ -19,7 +19,7 @@ from workbench.widgets.state import ORIGINAL, RECORDED, State
 from workbench.widgets.store import Store
 from workbench.widgets.words import seconds
 
-HEIGHT = 372
+HEIGHT = 358
 LIST_WIDTH = 270
 
 
@@ -114,7 +114,9 @@ class Ranges:
         if other is not None:
             self._overlay.description = f"◇ {other.name} over it"
             self._overlay.value = state.look.overlay
-        self._about.value = esc(source)
+        saved = layers_run(state) is None
+        again = " " + link("run_to_first_bad", "Replay here") if saved else ""
+        self._about.value = esc(source) + again
         return kind
 
     def _draw_list(self, state: State) -> None:

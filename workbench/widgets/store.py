@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from workbench.widgets.actions import Action
@@ -24,6 +25,15 @@ class Region(Protocol):
         """Show the state."""
 
 
+@dataclass
+class Subscription:
+    """A region, when it is seen, and what it drew last."""
+
+    region: Region
+    seen: Callable[[State], bool]
+    part: object = None
+
+
 class Store:
     """The one place where the state changes.
 
@@ -34,14 +44,25 @@ class Store:
     def __init__(self, state: State) -> None:
         self.state = state
         self.guard = Guard(self._report)
-        self._regions: list[tuple[Region, list[object]]] = []
+        self._regions: list[Subscription] = []
         self._watchers: list[Callable[[State], None]] = []
         self._drawing: set[str] = set()
 
-    def subscribe(self, region: Region) -> None:
-        """Draw a region now and after every change of its part."""
-        self._regions.append((region, [None]))
-        self._draw(region, self._regions[-1][1])
+    def subscribe(self, region: Region, seen: Callable[[State], bool] = lambda _: True) -> None:
+        """Draw a region now and after every change of its part.
+
+        Args:
+            region: The region.
+            seen: Whether the region is in the page; one that is not is drawn later.
+        """
+        self._regions.append(Subscription(region, seen))
+        self._draw(self._regions[-1])
+
+    def refresh(self, region: Region) -> None:
+        """Draw a region that is about to be seen, if its part changed."""
+        for one in self._regions:
+            if one.region is region:
+                self._draw(one)
 
     def watch(self, call: Callable[[State], None]) -> None:
         """Call after every change."""
@@ -52,18 +73,19 @@ class Store:
         before, self.state = self.state, reduce(self.state, action)
         if self.state is before:
             return
-        for region, last in list(self._regions):
-            self._draw(region, last)
+        for one in list(self._regions):
+            self._draw(one)
         for call in self._watchers:
             call(self.state)
 
-    def _draw(self, region: Region, last: list[object]) -> None:
-        if region.name in self._drawing:
-            return  # its own failure is being reported: drawing again would fail again
+    def _draw(self, one: Subscription) -> None:
+        region = one.region
+        if region.name in self._drawing or not one.seen(self.state):
+            return  # its own failure is being reported, or it is not in the page
         part = region.part(self.state)
-        if last[0] is not None and last[0] == part:
+        if one.part == part:
             return
-        last[0] = part
+        one.part = part
         self._drawing.add(region.name)
         try:
             self.guard.run(region.name, lambda: region.draw(self.state))

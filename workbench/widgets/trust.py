@@ -110,7 +110,8 @@ class TrustCard:
             f"bundle sha256 <code>{esc(digest[:4])} {esc(digest[4:8])}</code> … "
             + (link("copy_digest", "Copy"))
         )
-        self._go.disabled = not may_run(trust, facts.digest, bool(code.bundled))
+        reference = trust.reference or facts.step_reference
+        self._go.disabled = not may_run(trust, reference, facts.digest, bool(code.bundled))
         self._problem.value = parts.problem(state.problem(self.name))
 
     def _found_text(self, code: Code) -> str:
@@ -138,10 +139,10 @@ class TrustCard:
         return ""
 
 
-def may_run(trust: Trust, digest: str, has_copy: bool) -> bool:
+def may_run(trust: Trust, reference: str, digest: str, has_copy: bool) -> bool:
     """Whether the answer is complete: the copy in the bundle must have been read, or named."""
     if trust.choice == "own":
-        return True
+        return bool(reference)
     start = digest.removeprefix("sha256:")[:DIGITS]
     named = len(trust.typed) >= DIGITS and trust.typed.strip().lower()[:DIGITS] == start
     return has_copy and (trust.source_read or named)

@@ -189,3 +189,14 @@ def test_code_and_keys_open_and_close(panel):
     assert panel.drawers.widget.layout.display == "none"
     panel._commands.act("keys")
     assert "<kbd>f</kbd>" in panel.drawers.widget.value
+
+
+def test_a_figure_that_is_not_in_the_page_is_left_alone_until_it_is(panel):
+    panel.run_to_first_bad()
+    panel.wait()
+    figure = ranges(panel)._figure.widget
+    panel._store.dispatch(a.TabChosen("timeline"))
+    panel._store.dispatch(a.Looked((("width", 968),)))
+    assert figure.layout.width == chart_width(1220)
+    panel._store.dispatch(a.TabChosen("ranges"))
+    assert figure.layout.width == chart_width(968)

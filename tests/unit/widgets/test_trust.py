@@ -90,8 +90,13 @@ def test_another_reference_is_what_runs(asked, workers):
 
 def test_a_copy_that_is_not_there_never_runs():
     trust = Trust(choice="source", source_read=True)
-    assert may_run(trust, "sha256:0123456789", has_copy=True)
-    assert not may_run(trust, "sha256:0123456789", has_copy=False)
+    assert may_run(trust, "", "sha256:0123456789", has_copy=True)
+    assert not may_run(trust, "", "sha256:0123456789", has_copy=False)
+
+
+def test_own_code_needs_a_name():
+    assert may_run(Trust(), "train:Step", "sha256:0", has_copy=False)
+    assert not may_run(Trust(), "", "sha256:0", has_copy=True)
 
 
 def test_a_changed_line_counts_once_and_an_added_one_too():
