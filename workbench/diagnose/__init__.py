@@ -13,16 +13,34 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from workbench.diagnose.cell import run_cell
     from workbench.diagnose.findings import Findings
+    from workbench.diagnose.minimal import minimal_changes, minimal_modules
     from workbench.diagnose.run import diagnose
+    from workbench.diagnose.sweep import Sweep, run_sweep
     from workbench.diagnose.worker import run_in_worker
     from workbench.diagnose.zoo import run_zoo
 
-__all__ = ["Findings", "diagnose", "run_in_worker", "run_zoo"]
+__all__ = [
+    "Findings",
+    "Sweep",
+    "diagnose",
+    "minimal_changes",
+    "minimal_modules",
+    "run_cell",
+    "run_in_worker",
+    "run_sweep",
+    "run_zoo",
+]
 
 _WHERE = {
     "diagnose": "run",
     "Findings": "findings",
+    "Sweep": "sweep",
+    "minimal_changes": "minimal",
+    "minimal_modules": "minimal",
+    "run_cell": "cell",
+    "run_sweep": "sweep",
     "run_in_worker": "worker",
     "run_zoo": "zoo",
 }

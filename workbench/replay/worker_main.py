@@ -14,7 +14,7 @@ from typing import IO, Any, Final
 from workbench.errors import UsageError, WorkbenchError
 from workbench.numerics import jsonio
 
-ENTRIES: Final = frozenset({"workbench.diagnose:run_in_worker"})
+ENTRIES: Final = frozenset({"workbench.diagnose:run_in_worker", "workbench.diagnose:run_cell"})
 """What a command may ask to be called by name: rooms that this one may not import."""
 
 Emit = Callable[[dict[str, Any]], None]
