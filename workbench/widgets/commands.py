@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from workbench.widgets import actions as a
-from workbench.widgets.layer_rows import by_risk, layer_rows
+from workbench.widgets.layer_rows import LayerRows, by_risk
 from workbench.widgets.ranges import shown_layers
 from workbench.widgets.state import ORIGINAL, RECORDED, STAGE_NAMES, TABS
 
@@ -28,6 +28,7 @@ class Commands:
 
     def __init__(self, panel: Workbench) -> None:
         self._panel = panel
+        self._rows = LayerRows()
         plain: dict[str, Callable[[], Any]] = {
             "step": panel.step,
             "back": panel.back,
@@ -97,7 +98,7 @@ class Commands:
         layers, _ = shown_layers(state)
         if layers is None:
             return
-        rows = by_risk(layer_rows(layers, state.look.tensor_kind), state.look.search)
+        rows = by_risk(self._rows.of(layers, state.look.tensor_kind), state.look.search)
         if suspicious:
             rows = [row for row in rows if row.mark.strip()]
         order = [row.index for row in rows]

@@ -10,6 +10,7 @@ from workbench.widgets.state import Line, State
 from workbench.widgets.store import Store
 
 LONG = 220
+NOTHING = "nothing non-finite was caught."
 UNKNOWN = "not known yet: it takes a replay."
 
 
@@ -52,6 +53,8 @@ def lines_markup(state: State) -> str:
     born = born_at(state)
     if born:
         born_html = f"<span>{esc(middle(born, 150))}</span>"
+    elif state.facts.kind != "nonfinite":
+        born_html = f'<span class="wb-dim">{esc(NOTHING)}</span> {link("diagnose", "Diagnose")}'
     else:
         born_html = f'<span class="wb-dim">{esc(UNKNOWN)}</span> {link("diagnose", "Diagnose")}'
     caught_html = f"<span>{esc(middle(state.facts.caught_at, 100))}</span>"

@@ -64,6 +64,20 @@ def _largest(dtype: str) -> float | None:
     return float(limits.max) if limits.floating else None
 
 
+class LayerRows:
+    """The rows of the table on screen, kept while it stays the same: every key asks for them."""
+
+    def __init__(self) -> None:
+        self._of: tuple[Any, str] = (None, "")
+        self._rows: list[LayerRow] = []
+
+    def of(self, layers: Any, tensor: str) -> list[LayerRow]:
+        """All rows of one kind of tensor, in execution order."""
+        if self._of[0] is not layers or self._of[1] != tensor:
+            self._of, self._rows = (layers, tensor), layer_rows(layers, tensor)
+        return self._rows
+
+
 def layer_rows(layers: Any, tensor: str) -> list[LayerRow]:
     """All rows of one kind of tensor, in execution order."""
     if layers is None:

@@ -12,7 +12,7 @@ from workbench.charts.grouping import MAX_LAYERS
 from workbench.widgets import parts
 from workbench.widgets.actions import Looked
 from workbench.widgets.figure import LiveFigure
-from workbench.widgets.layer_rows import MAX_SHOWN, LayerRow, by_risk, card, layer_rows
+from workbench.widgets.layer_rows import MAX_SHOWN, LayerRow, LayerRows, by_risk, card
 from workbench.widgets.markup import esc, link, middle, note
 from workbench.widgets.parts import Act
 from workbench.widgets.state import ORIGINAL, RECORDED, State
@@ -59,7 +59,8 @@ class Ranges:
         self._full = parts.row([side, right], "wb-ranges")
         self.widget = parts.column([self._empty, self._full])
         self._rows: list[LayerRow] = []
-        self._rows_of: object = None
+        self._kept = LayerRows()
+        self._drawn: tuple[Any, ...] = ()
         self._drawing = False
 
     def _look(self, field: str, value: Any) -> None:
@@ -94,9 +95,7 @@ class Ranges:
         self._drawing = True
         try:
             kind = self._draw_options(state, layers, source)
-            key = (id(layers), kind)
-            if self._rows_of != key:
-                self._rows, self._rows_of = layer_rows(layers, kind), key
+            self._rows = self._kept.of(layers, kind)
             self._draw_list(state)
             self._draw_chart(state, layers, kind)
         finally:
@@ -138,6 +137,10 @@ class Ranges:
     def _draw_chart(self, state: State, layers: Any, kind: str) -> None:
         other = overlay_run(state)
         over = other.layers if other is not None and state.look.overlay else None
+        wanted = (layers, over, kind, state.look.dark, state.look.width)
+        if len(wanted) == len(self._drawn) and all(map(_same, wanted, self._drawn)):
+            return  # only the list or the card changed
+        self._drawn = wanted
         figure = ranges_chart.figure(
             layers,
             kind,
@@ -148,6 +151,11 @@ class Ranges:
         self._figure.show(figure, chart_width(state.look.width))
         if not self._chart.children:
             self._chart.children = [self._figure.widget]
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Tables are told apart by identity: comparing them element by element costs and says less."""
+    return a is b or (isinstance(a, str | int) and a == b)
 
 
 def chart_width(panel: int) -> int:

@@ -136,9 +136,9 @@ def layers(bad: bool = True, blocks: int = 12) -> Table:
 
     add("embed", "Embedding", 3.1)
     for block in range(blocks):
-        add(f"blocks.{block}.attn", "Attention", 4.0 * 1.6**block)
-        add(f"blocks.{block}.mlp.up", "Linear", 9.0 * 1.9**block)
-        add(f"blocks.{block}.mlp.down", "Linear", min(12.0 * 2.1**block, 41216.0))
+        add(f"blocks.{block}.attn", "Attention", min(4.0 * 1.6 ** min(block, 40), 4e3))
+        add(f"blocks.{block}.mlp.up", "Linear", min(9.0 * 1.9 ** min(block, 40), 2e4))
+        add(f"blocks.{block}.mlp.down", "Linear", min(12.0 * 2.1 ** min(block, 40), 41216.0))
     add("head", "Linear", 38.7)
     add("", "loss", 1.0, nan=1 if bad else 0)
     rows[-2]["neg_inf"] = 3 if bad else 0
