@@ -18,28 +18,7 @@ LABELS = labels_of(HERE)
 FAILURES = [stem for stem in STEMS if not LABELS.get(stem, {}).get("negative")]
 LOOK_ALIKES = [stem for stem in STEMS if LABELS.get(stem, {}).get("negative")]
 
-KNOWN: dict[str, tuple[set[str], str]] = {
-    "bn12_batch_of_one_raises": ({"cause"}, "an exception's text is not read for this cause"),
-    "cw01_class_weights_all_zero": ({"cause"}, "nll_loss's class weights are not looked at"),
-    "cx02_complex_cepstrum_of_silence": ({"cause"}, "operands that are complex are not judged"),
-    "em01_max_over_nothing_raises": ({"cause"}, "an exception's text is not read for this cause"),
-    "fd01_float64_exponential": ({"cause"}, "no wider dtype to recompute a float64 overflow in"),
-    "ip02_batch_scaled_again_every_epoch": (
-        {"stage", "op", "place", "cause"},
-        "a saved value that its own matmul spread in forward is not seen as escaped",
-    ),
-    "lnz1_layernorm_without_eps": ({"cause"}, "what a fused norm divides by is not looked at"),
-    "nb01_numpy_array_in_batch": (
-        {"op", "place", "cause"},
-        "memory of numpy arrays in a batch is not known as the batch's",
-    ),
-    "nh23_nan_gradient_that_no_optimizer_uses": (
-        {"quiet"},
-        "gradients of parameters that no optimizer holds are gated too",
-    ),
-    "oh02_one_hot_of_minus_one": ({"cause"}, "an exception's text is not read for this cause"),
-    "om09_fused_adamw_without_eps": ({"cause"}, "what a fused optimizer divides by is not seen"),
-}
+KNOWN: dict[str, tuple[set[str], str]] = {}
 """Where the diagnosis is known to disagree with a label: the fields, and why."""
 
 KINDS = {
@@ -109,7 +88,6 @@ def test_two_independent_origins_are_both_named(rows):
     assert found == [("aten.log.default", "left.2"), ("aten.div.Tensor", "right.2")]
 
 
-@pytest.mark.xfail(reason="ops of torch's own optimizers get a line of whoever runs the step")
 def test_source_lines_lie_in_the_incident_or_are_empty(rows):
     outside = {
         (stem, origin["source"])

@@ -73,6 +73,11 @@ class Case:
         """Whether the origin is a derivative: its op ran inside an autograd node."""
         return self.event is not None and self.event.node is not None
 
+    def raised_with(self, texts: tuple[str, ...]) -> bool:
+        """Whether the step ended with an exception whose message holds one of these texts."""
+        raised = self.trace.raised
+        return raised is not None and any(text in raised.message.lower() for text in texts)
+
     def element(self, index: int | None = None) -> int:
         """Which list element an event is within its call."""
         at = self.origin.event if index is None else index
@@ -100,7 +105,7 @@ class Case:
         return value
 
     def tensor(self, name: str | int, index: int | None = None) -> Tensor | None:
-        """Like ``argument``, for tensors only, in float64."""
+        """Like ``argument``, for real tensors only, in float64."""
         value = self.argument(name, index)
         if isinstance(value, torch.Tensor) and not value.dtype.is_complex:
             return value.to(torch.float64)
@@ -108,8 +113,8 @@ class Case:
 
     def has_zero(self, name: str | int) -> bool:
         """Whether a tensor argument of the origin's op has an exact zero."""
-        value = self.tensor(name)
-        return value is not None and bool((value == 0).any())
+        value = self.argument(name)
+        return isinstance(value, torch.Tensor) and bool((value == 0).any())
 
     def division(self) -> tuple[Tensor, Tensor] | None:
         """Return what the origin's op divides by what, in float64; None when it divides nothing.

@@ -107,8 +107,8 @@ def _run(replay: Replay, intervention: Intervention) -> Ended | None:
     try:
         conditions = replay.nearest.replace(**dict(intervention.conditions))
         session = Session(source, conditions)
-    except WorkbenchError:
-        return None
+    except (WorkbenchError, RuntimeError, TypeError, ValueError, IndexError):
+        return None  # samples of such a batch cannot be left out, or the condition does not exist
     changes = [intervention.change] if intervention.change is not None else []
     unavailable = source.unavailable()
     skipped = False

@@ -145,7 +145,7 @@ def build(
 
 
 def _fill(data: dict[str, Any], bundle: Bundle, analysis: Analysis) -> None:
-    data["origins"] = [origin_row(judged, bundle) for judged in analysis.origins]
+    data["origins"] = _grouped([origin_row(judged, bundle) for judged in analysis.origins])
     if analysis.growth is not None:
         data["origins"].insert(0, growth_row(analysis.growth, bundle))
     data["contributors"] = _contributors(analysis)
@@ -206,6 +206,28 @@ def origin_row(judged: Judged, bundle: Bundle) -> dict[str, Any]:
             if raised.module is not None:
                 row["where"] = "module"
     return row
+
+
+_SAME = ("kind", "stage", "op", "where", "module", "cause")
+
+
+def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One origin for what one place does to several tensors: the others are listed in ``also``.
+
+    Within model and loss a place is a source line; what optimizer, clip or scaler do to one
+    parameter after the other is one thing wherever its lines are.
+    """
+    kept: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for number, row in enumerate(rows):
+        line = row["source"] if row["where"] in ("module", "loss") else ""
+        alone = number if row["event"] is None else -1  # leaves and exceptions stand alone
+        key = (*(row[name] for name in _SAME), line, alone)
+        if key in kept:
+            also = {"event": row["event"], "tensor": row["tensor"]}
+            kept[key].setdefault("also", []).append(also)
+        else:
+            kept[key] = row
+    return list(kept.values())
 
 
 def growth_row(growth: Growth, bundle: Bundle) -> dict[str, Any]:

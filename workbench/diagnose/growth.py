@@ -145,9 +145,31 @@ def _trace_departure(replay: Replay, states: list[StepState], found: Departure) 
     keep = {index, *ancestors(trace, index)}
     again = earlier.trace(keep=keep, until="logging")
     kept = again.kept if again.same_events(trace) else {}
-    facts: dict[str, Any] = {"scale": trace.scale, "growth": found.ratio}
+    facts: dict[str, Any] = {
+        "scale": trace.scale,
+        "growth": found.ratio,
+        "gradient_ratio": _gradient_ratio(replay, states, found.step),
+    }
     case = Case(trace, Slice(chain=[index]), Origin("growth", index), kept, facts=facts)
     return Growth(found, Judged(case, name_cause(case)), trace)
+
+
+def _gradient_ratio(replay: Replay, states: list[StepState], step: int) -> float:
+    """The step's gradient norm over the median of the recorded steps before it; 0 if unknown."""
+    bundle = replay.source.bundle
+    records = bundle.ledger() if bundle is not None and bundle.has("ledger.jsonl") else []
+    norms: dict[int, float] = {
+        r["step"]: float(r["grad_norm"])
+        for r in records
+        if isinstance(r.get("step"), int) and isinstance(r.get("grad_norm"), float | int)
+    }
+    earlier = sorted(
+        norms[s.step_index] for s in states if s.step_index < step and s.step_index in norms
+    )
+    if step not in norms or not earlier:
+        return 0.0
+    usual = earlier[len(earlier) // 2]
+    return norms[step] / usual if usual > 0 else 0.0
 
 
 def _made_by_update(trace: Trace, index: int, state: StepState, parameter: str) -> bool:

@@ -6,6 +6,7 @@ zero); non-finite means that no finite value exists for these inputs.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 Range = Literal["domain", "overflow", "underflow", "none"]
 
 _WIDER = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
+_FINITE_EVERYWHERE = frozenset(
+    "exp exp2 expm1 sinh cosh mul add sub rsub square sum mm addmm bmm baddbmm mv dot cumsum "
+    "addcmul linalg_vector_norm cumprod".split()
+)
+"""Ops with a finite real result for every finite argument."""
 _RANDOM = frozenset(
     "bernoulli native_dropout rand randn normal uniform exponential multinomial".split()
 )
@@ -65,7 +71,24 @@ def range_of(kept: KeptEvent, element: int = 0) -> Range:
     bad = ~torch.isfinite(actual)
     if not bool(bad.any()):
         return "underflow" if bool(((actual == 0) & (wide != 0)).any()) else "none"
-    return "overflow" if bool(torch.isfinite(wide)[bad].any()) else "domain"
+    if bool(torch.isfinite(wide)[bad].any()):
+        return "overflow"
+    # nothing is wider than float64: an op that is finite for all real arguments overflowed
+    everywhere = plan_of(kept.func).base.rstrip("_") in _FINITE_EVERYWHERE
+    return "overflow" if everywhere and _all_finite(kept) else "domain"
+
+
+def _all_finite(kept: KeptEvent) -> bool:
+    values = [*kept.args, *kept.kwargs.values()]
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    tensors += [t for v in values if isinstance(v, list | tuple) for t in v if _is_tensor(t)]
+    numbers = [v for v in values if isinstance(v, float)]
+    finite = all(bool(torch.isfinite(t).all()) for t in tensors if not t.is_sparse)
+    return finite and all(math.isfinite(number) for number in numbers)
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def limited(kept: KeptEvent) -> KeptEvent:

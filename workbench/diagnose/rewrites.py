@@ -50,9 +50,7 @@ def in_dtype(dtype: torch.dtype, *, narrow: bool = True) -> Rewrite:
 def through_float64() -> Rewrite:
     """Run the call in float64 and give its result the dtype it has anyway: a placebo."""
 
-    def rewrite(
-        func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         wide = in_dtype(torch.float64, narrow=False)(func, args, kwargs)
         if not isinstance(wide, torch.Tensor):
             return NotImplemented
@@ -144,8 +142,8 @@ def _unsafe(
         out = func(probe, *_detached(rest), **kwargs)
         if not isinstance(out, torch.Tensor) or out.shape != value.shape:
             return None
-        (slope,) = torch.autograd.grad(out.sum(), probe, allow_unused=True)
-    if slope is None:  # an argument that the result does not depend on
+        slope: torch.Tensor | None = torch.autograd.grad(out.sum(), probe, allow_unused=True)[0]
+    if slope is None:
         return None
     return ~(torch.isfinite(slope) & torch.isfinite(out.detach()) & torch.isfinite(value.detach()))
 

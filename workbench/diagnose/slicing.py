@@ -301,10 +301,7 @@ class _Slicer:
                 kept.append(origin)
                 continue
             forward = forward_slice(self.trace, self.saved[origin.event])
-            spread = [
-                i for i in forward.visited if self.events[i].base in MIXING and self.events[i].bad
-            ]
-            if spread and forward.origins:
+            if self._spread(origin, forward) and forward.origins:
                 kept += forward.origins
                 result.visited |= forward.visited
             else:
@@ -313,6 +310,14 @@ class _Slicer:
                     (o.event, "absorbed_in_forward") for o in forward.origins if o.event >= 0
                 ]
         result.origins = kept
+
+    def _spread(self, origin: Origin, forward: Slice) -> bool:
+        """Whether the saved value passed an op that mixes positions before it was dropped."""
+        node = self.events[origin.event].forward_event
+        upstream = set(forward.visited)
+        if node is not None:  # the node's own forward op may be the one that mixed it
+            upstream.add(node)
+        return any(self.events[i].base in MIXING and self.events[i].bad for i in upstream)
 
     def _contributors(self, result: Slice) -> None:
         chosen = {origin.event for origin in result.origins}

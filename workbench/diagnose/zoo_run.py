@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,10 +39,12 @@ class Recorded:
     Attributes:
         tripped: Whether a gate tripped by itself.
         bundle: The bundle to diagnose, or None when none was written.
+        raised: What the last step raised, for the message when there is no bundle.
     """
 
     tripped: bool
     bundle: Path | None
+    raised: str = ""
 
 
 def run_incident(path: Path, directory: Path, label: dict[str, Any] | None) -> dict[str, Any]:
@@ -58,13 +62,8 @@ def run_incident(path: Path, directory: Path, label: dict[str, Any] | None) -> d
     started = time.perf_counter()
     row = _empty_row()
     try:
-        recorded = record(path, directory, (label or {}).get("step"))
-        row["tripped"] = recorded.tripped
-        if recorded.bundle is None:
-            row["error"] = "No bundle was written, so there was nothing to diagnose."
-        else:
-            findings = diagnose(recorded.bundle, step=incident_step(path), require="replay")
-            _fill(row, findings, recorded.bundle)
+        with settings_kept():
+            _run(row, path, directory, (label or {}).get("step"))
     except WorkbenchError as error:
         row["error"] = str(error)
     except Exception as error:  # noqa: BLE001 - one incident's failure is its row's error
@@ -75,26 +74,56 @@ def run_incident(path: Path, directory: Path, label: dict[str, Any] | None) -> d
     return row
 
 
+def _run(row: dict[str, Any], path: Path, directory: Path, step: int | None) -> None:
+    recorded = record(path, directory, step)
+    row["tripped"] = recorded.tripped
+    if recorded.bundle is None:
+        why = f" The last step raised {recorded.raised}" if recorded.raised else ""
+        row["error"] = f"No bundle was written, so there was nothing to diagnose.{why}"
+        return
+    findings = diagnose(recorded.bundle, step=incident_step(path), require="replay")
+    _fill(row, findings, recorded.bundle)
+
+
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """Undo what an incident file does to the process: the next one must not inherit it."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    anomaly = torch.is_anomaly_enabled()
+    dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
+    precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
+        torch.autograd.set_detect_anomaly(anomaly)
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(grad)
+        torch.set_float32_matmul_precision(precision)
+        torch.set_num_threads(threads)
+
+
 def record(path: Path, directory: Path, labelled_step: int | None) -> Recorded:
     """Run an incident as a training loop under the recorder.
 
     Where nothing trips, it is run again and the labelled step, else the last one, is captured.
     """
-    last = _loop(path, directory / "run", None)
+    last, raised = _loop(path, directory / "run", None)
     found = find_bundles(directory / "run")
     if found:
         return Recorded(True, found[-1])  # the oldest: the first bad record
     wanted = last if labelled_step is None else labelled_step
-    _loop(path, directory / "capture", wanted)
+    _, again = _loop(path, directory / "capture", wanted)
+    raised = again or raised
     found = find_bundles(directory / "capture")
-    return Recorded(False, found[-1] if found else None)
+    return Recorded(False, found[-1] if found else None, raised)
 
 
-def _loop(path: Path, directory: Path, capture_step: int | None) -> int | None:
+def _loop(path: Path, directory: Path, capture_step: int | None) -> tuple[int | None, str]:
     """Train over all batches.
 
     Returns:
-        Number of the last training step that was begun.
+        Number of the last training step that was begun, and what it raised, if anything.
     """
     step = incident_step(path)
     model, optimizers, scaler, batches = step.build()
@@ -122,12 +151,12 @@ def _loop(path: Path, directory: Path, capture_step: int | None) -> int | None:
             recorder.train_step(batch, capture=capture)
         except NonFiniteError:
             break
-        except Exception:  # noqa: BLE001 - the incident's own exception, recorded as such
-            break
+        except Exception as error:  # noqa: BLE001 - the incident's own, recorded as such
+            return last, f"{type(error).__name__}: {error}"
         if capture is not None:
             break
         step.after_step(model, optimizer, scaler)
-    return last
+    return last, ""
 
 
 def _evaluate(step: IncidentStep, model: torch.nn.Module, batch: Any) -> None:

@@ -94,9 +94,7 @@ class RecordingRunner(StepRunner):
         seen = [gates.found_inf(self.scaler, optimizer) for optimizer in self.optimizers]
         if any(value is None or value != 0.0 for value in seen):
             return False
-        held = {
-            id(p) for opt in self.optimizers for group in opt.param_groups for p in group["params"]
-        }
+        held = gates.held_by(self.optimizers)
         return all(id(p) in held for _, p in named_parameters(self.model) if p.grad is not None)
 
     def _clip(self, unit: Unit) -> None:

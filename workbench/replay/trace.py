@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from workbench.numerics.stats import tensor_stats
@@ -341,20 +342,24 @@ def _name_leaves(log: StorageLog, runner: StepRunner, micro_batches: Sequence[An
         log.name_leaf(tensor, "captured_tensor", f"scaler.{name}")
     for micro_step, batch in enumerate(micro_batches):
         prefix = f"[{micro_step}]" if len(micro_batches) > 1 else ""
-        for name, tensor in batch_tensors(batch, f"batch{prefix}"):
-            log.name_leaf(tensor, "poisoned_batch", name)
+        for name, tensor in batch_leaves(batch, f"batch{prefix}"):
+            if isinstance(tensor, np.ndarray):
+                start = tensor.__array_interface__["data"][0]
+                log.name_memory(start, tensor.nbytes, "poisoned_batch", name)
+            else:
+                log.name_leaf(tensor, "poisoned_batch", name)
 
 
-def batch_tensors(tree: Any, path: str = "batch") -> list[tuple[str, Tensor]]:
-    """List the tensors of a batch with readable paths, ``batch['x'][0]``."""
-    if isinstance(tree, torch.Tensor):
+def batch_leaves(tree: Any, path: str = "batch") -> list[tuple[str, Any]]:
+    """List the tensors and numpy arrays of a batch with readable paths, ``batch['x'][0]``."""
+    if isinstance(tree, torch.Tensor | np.ndarray):
         return [(path, tree)]
     if isinstance(tree, Mapping):
-        return [p for k, v in tree.items() for p in batch_tensors(v, f"{path}[{k!r}]")]
+        return [p for k, v in tree.items() for p in batch_leaves(v, f"{path}[{k!r}]")]
     if isinstance(tree, list | tuple):
-        return [p for i, v in enumerate(tree) for p in batch_tensors(v, f"{path}[{i}]")]
+        return [p for i, v in enumerate(tree) for p in batch_leaves(v, f"{path}[{i}]")]
     if hasattr(tree, "__dict__"):
-        return [p for k, v in vars(tree).items() for p in batch_tensors(v, f"{path}.{k}")]
+        return [p for k, v in vars(tree).items() for p in batch_leaves(v, f"{path}.{k}")]
     return []
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _PACKAGE = Path(__file__).resolve().parents[1]
 _TORCH = str(Path(torch.__file__).resolve().parent)
 _OWN = tuple(str(_PACKAGE / room) for room in ("step", "replay", "record", "diagnose", "numerics"))
+_RUNNER = str(_PACKAGE / "step" / "runner.py")
 _SKIPPED = (_TORCH, *_OWN, "<frozen", "<string>")
 _LOSS_FRAME = re.compile(r"(_loss|^cross_entropy|^kl_div|^binary_cross_entropy.*)$")
 
@@ -44,11 +45,12 @@ _DEFAULT_WHERE: dict[Stage, Where] = {
 
 @dataclass(slots=True)
 class ModuleCall:
-    """One running call of a module."""
+    """One running call of a module; ``depth`` is the number of marks it was begun under."""
 
     path: str
     kind: str
     order: int
+    depth: int = 0
 
 
 @dataclass
@@ -78,10 +80,10 @@ class StepContext:
     @property
     def where(self) -> Where:
         """What kind of code is running."""
+        if self.modules and self.modules[-1].depth >= len(self.marks):
+            return "logging" if self.unit.stage == "logging" else "module"
         if self.marks:
             return self.marks[-1][1]
-        if self.modules and self.unit.stage in ("forward", "loss", "backward", "logging"):
-            return "logging" if self.unit.stage == "logging" else "module"
         return _DEFAULT_WHERE[self.unit.stage]
 
     @property
@@ -119,7 +121,7 @@ def hook_modules(
         path, kind = clean_name(raw), type(module).__name__
 
         def enter(_module: nn.Module, _inputs: object, path: str = path, kind: str = kind) -> None:
-            context.modules.append(ModuleCall(path, kind, context.calls))
+            context.modules.append(ModuleCall(path, kind, context.calls, len(context.marks)))
             context.calls += 1
 
         def leave(_module: nn.Module, _inputs: object, output: object) -> None:
@@ -165,7 +167,9 @@ class SourceFinder:
                 found = known[code] = _classify(code)
             name, is_loss, is_engine = found
             if name is not None:
-                return f"{name}:{frame.f_lineno}", in_loss, in_engine
+                # what called the runner is no part of the step
+                line = f"{name}:{frame.f_lineno}" if name else ""
+                return line, in_loss, in_engine
             in_loss = in_loss or is_loss
             in_engine = in_engine or is_engine
             frame = frame.f_back
@@ -173,8 +177,10 @@ class SourceFinder:
 
 
 def _classify(code: CodeType) -> tuple[str | None, bool, bool]:
-    """File name of a user's code or None; whether it is torch's loss function or its engine."""
+    """File name of a user's code, empty at the runner, else None; torch's loss or engine or not."""
     path = code.co_filename
+    if path == _RUNNER:
+        return "", False, False
     if not path.startswith(_SKIPPED):
         return Path(path).name, False, False
     loss = path.startswith(_TORCH) and _LOSS_FRAME.search(code.co_name) is not None

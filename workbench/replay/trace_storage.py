@@ -95,12 +95,17 @@ class StorageLog:
         self.records: list[StorageRecord] = []
         self._by_address: dict[int, StorageRecord] = {}
         self._kept: list[Tensor] = []
+        self._memory: list[tuple[int, int, tuple[str, str]]] = []
 
     def name_leaf(self, tensor: Tensor, kind: str, name: str) -> None:
         """Say what a tensor that exists before the step is (the first name given stays)."""
         record = self.record(tensor)
         if record.leaf is None:
             record.leaf = (kind, name)
+
+    def name_memory(self, start: int, size: int, kind: str, name: str) -> None:
+        """Say what memory is that no tensor holds yet: a numpy array of the batch."""
+        self._memory.append((start, start + size, (kind, name)))
 
     def record(self, tensor: Tensor) -> StorageRecord:
         """Return the record of the tensor's storage, making it at first sight."""
@@ -115,6 +120,11 @@ class StorageLog:
                 self._kept.append(tensor)
             reference = None if storage is None else StorageWeakRef(storage)
             found = StorageRecord(len(self.records), reference)
+            if self._memory and storage is not None and storage.device.type == "cpu":
+                address_of_data = storage.data_ptr()
+                found.leaf = next(
+                    (leaf for a, b, leaf in self._memory if a <= address_of_data < b), None
+                )
             self.records.append(found)
             self._by_address[address] = found
         return found

@@ -98,20 +98,45 @@ def check_loss(loss: Tensor, components: Mapping[str, Tensor]) -> tuple[BadTenso
     return bad
 
 
-def check_gradients(model: nn.Module) -> tuple[BadTensor, ...]:
-    """Gate every gradient element-wise: a norm can overflow while all elements are finite."""
+def check_gradients(
+    model: nn.Module, optimizers: Sequence[Optimizer] | None = None
+) -> tuple[BadTensor, ...]:
+    """Gate gradients element-wise: a norm can overflow while all elements are finite.
+
+    Args:
+        model: The model.
+        optimizers: The optimizers whose update comes next: a gradient that none of them uses is no
+            sink. None gates all gradients, as clipping over the whole model uses them all.
+    """
+    used = None if optimizers is None else held_by(optimizers)
     return _bad(
         "gradient",
         (
             (f"gradient:{name}", parameter.grad)
             for name, parameter in named_parameters(model)
-            if parameter.grad is not None
+            if parameter.grad is not None and (used is None or id(parameter) in used)
         ),
     )
 
 
-def gradient_gate(model: nn.Module) -> tuple[tuple[BadTensor, ...], float | None]:
-    """Gate every gradient and give their total norm, from the same one pass over them.
+def held_by(optimizers: Sequence[Optimizer]) -> set[int]:
+    """Identities of the parameters that some optimizer updates."""
+    return {
+        id(parameter)
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+
+
+def gradient_gate(
+    model: nn.Module, optimizers: Sequence[Optimizer] | None = None
+) -> tuple[tuple[BadTensor, ...], float | None]:
+    """Gate gradients and give their total norm, from the same one pass over them.
+
+    Args:
+        model: The model.
+        optimizers: As for ``check_gradients``.
 
     Returns:
         The bad gradients, and the 2-norm over all gradients; None when it is not a finite number
@@ -121,7 +146,7 @@ def gradient_gate(model: nn.Module) -> tuple[tuple[BadTensor, ...], float | None
     norm = _total_norm([grad for grad in found if grad is not None])
     if norm is not None and math.isfinite(norm):
         return (), norm
-    return check_gradients(model), None
+    return check_gradients(model, optimizers), None
 
 
 def _total_norm(gradients: Sequence[Tensor]) -> float | None:

@@ -340,7 +340,11 @@ class StepRunner:
         scaled = gates.scaler_enabled(self.scaler)
         if scaled != (unit.stage == "unscale"):
             return Outcome(unit)
-        bad, self.values.gate_norm = gates.gradient_gate(self.model)
+        clips = getattr(self.step, "max_grad_norm", None) is not None or _overrides(
+            self.step, "clip"
+        )
+        used = None if clips else self._optimizers_of(unit)
+        bad, self.values.gate_norm = gates.gradient_gate(self.model, used)
         if bad and scaled and gates.scaler_skips(self.scaler, self._optimizers_of(unit)):
             self._will_skip = True
             return Outcome(unit, "skip", bad)

@@ -7,8 +7,13 @@ from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import rewritten
 from workbench.diagnose.rewrites import counted_mean
 
+_TEXTS = ("numel() == 0", "zero-size", "non-empty", "at least one element")
+"""How torch's own checks say it."""
+
 
 def _rule(case: Case) -> bool:
+    if case.origin.kind == "exception":
+        return case.raised_with(_TEXTS)
     if case.range != "domain" and case.kept:
         return False
     if case.base in ("mean", "nanmean"):
@@ -16,13 +21,19 @@ def _rule(case: Case) -> bool:
         return value is not None and value.numel() == 0
     if case.base in ("nll_loss_forward", "nll_loss2d_forward"):
         target, ignored = case.argument("target"), case.argument("ignore_index")
-        return target is not None and bool((target == ignored).all())
+        if target is None:
+            return False
+        counted = target[target != ignored]
+        weight = case.argument("weight")
+        return counted.numel() == 0 or (weight is not None and bool((weight[counted] == 0).all()))
     return False
 
 
 def _explain(case: Case) -> str:
+    if case.origin.kind == "exception":
+        return "A reduction was asked for over an empty selection, which has no result."
     if case.base.startswith("nll_loss"):
-        return "Every label is the ignore index, so the mean divides 0 by 0."
+        return "No label counts (ignored, or of weight 0), so the mean divides 0 by 0."
     return "The mean is over an empty selection, which is 0 divided by 0."
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 
-_TYPES = ("IndexError", "RuntimeError")
+_TEXTS = ("out of bounds", "out of range", "must be non-negative", "smaller than num_classes")
+"""How torch's own checks say it."""
 
 
 def _rule(case: Case) -> bool:
-    raised = case.trace.raised
-    if raised is None:
-        return False
-    text = raised.message.lower()
-    return ("out of bounds" in text or "out of range" in text) and raised.type in _TYPES
+    return case.origin.kind == "exception" and case.raised_with(_TEXTS)
 
 
 def _explain(case: Case) -> str:

@@ -11,7 +11,9 @@ from workbench.diagnose.rewrites import finite_numbers
 
 
 def _rule(case: Case) -> bool:
-    return case.origin.kind == "nonfinite_scalar"
+    event = case.event
+    setting = event is not None and event.where in ("optimizer", "clip", "scaler")
+    return setting and case.origin.kind == "nonfinite_scalar"
 
 
 def _explain(case: Case) -> str:

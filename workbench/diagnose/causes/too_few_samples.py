@@ -7,8 +7,13 @@ from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import rewritten
 from workbench.diagnose.rewrites import biased_variance
 
+_TEXTS = ("more than 1 value per channel", "more than 1 spatial element")
+"""How torch's own checks say it."""
+
 
 def _rule(case: Case) -> bool:
+    if case.origin.kind == "exception":
+        return case.raised_with(_TEXTS)
     if not case.base.startswith(("var", "std")):
         return False
     value = case.argument("self")
@@ -24,6 +29,8 @@ def _rule(case: Case) -> bool:
 
 
 def _explain(case: Case) -> str:
+    if case.origin.kind == "exception":
+        return "Batch statistics were asked for over a single sample, which has no variance."
     return "The unbiased variance is over one sample: it divides by n − 1 = 0."
 
 

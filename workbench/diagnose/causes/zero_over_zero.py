@@ -7,13 +7,35 @@ from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import rewritten
 from workbench.diagnose.rewrites import safe_denominator
 
+_NORMALISATIONS = frozenset(
+    "native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit "
+    "_fused_rms_norm cudnn_batch_norm".split()
+)
+
 
 def _rule(case: Case) -> bool:
+    if _normalises_constant(case) or _fused_without_eps(case):
+        return True
     division = case.division()
     if division is None or case.range == "overflow":
         return False
     above, below = division
     return bool(((above == 0) & (below == 0)).any())
+
+
+def _normalises_constant(case: Case) -> bool:
+    """Whether a fused normalisation without eps met rows that do not vary."""
+    if case.base not in _NORMALISATIONS or case.range == "overflow":
+        return False
+    numbers = [value for _, value in case.event.scalars] if case.event is not None else []
+    return bool(numbers) and numbers[-1] == 0
+
+
+def _fused_without_eps(case: Case) -> bool:
+    """Whether a fused optimizer divides by a second moment of 0 with an eps of 0."""
+    if not case.base.startswith("_fused_adam") or case.event is None:
+        return False
+    return dict(case.event.scalars).get("eps") == 0
 
 
 def _explain(case: Case) -> str:
