@@ -8,6 +8,8 @@ STAMP := $(VENV)/.installed
 TEST_ENV := OMP_NUM_THREADS=1
 JUNIT := build/junit.xml
 PYTEST_ARGS ?=
+# Further options for `workbench open`, such as --no-browser.
+LAB_ARGS ?=
 
 .PHONY: demo test check lab screenshots install clean
 
@@ -24,8 +26,11 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The guided notebook on the demo's bundle; the demo is run first where there is none.
 lab: $(STAMP)
-	$(BIN)/jupyter lab notebooks
+	@ls -d demo/incidents/*.bundle >/dev/null 2>&1 || $(BIN)/workbench demo --out demo
+	$(BIN)/workbench open --step workbench.cli.demo_training:CharacterModelStep $(LAB_ARGS) \
+	  "$$(ls -d demo/incidents/*.bundle | head -n 1)"
 
 screenshots: $(STAMP)
 	@if [ -f scripts/screenshots.py ]; then $(BIN)/python scripts/screenshots.py; \

@@ -1,0 +1,1 @@
+"""Which checkpoints may be resumed from: committed, suspect or quarantined."""

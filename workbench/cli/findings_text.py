@@ -29,6 +29,7 @@ def findings_lines(data: Mapping[str, Any]) -> list[str]:
         f"Contributor: {item.get('op')}, event {item.get('event')}, {_words(item.get('role'))}"
         for item in data.get("contributors", [])
     ]
+    lines += _anomaly(data.get("anomaly"))
     lines += [_absorbed(item) for item in data.get("absorbed", [])]
     lines += [f"Differs: {text}" for text in _texts(data, "reproduction", "differences")]
     lines += [f"Chain: {_plain(item)}" for item in data.get("chain", [])]
@@ -57,6 +58,17 @@ def _counterfactual(item: Mapping[str, Any]) -> str:
     placebo = item.get("placebo")
     control = f" (placebo: {_RESULTS.get(str(placebo), placebo)})" if placebo else ""
     return f"Tried {item.get('intervention')}: {result}{control}"
+
+
+def _anomaly(said: Mapping[str, Any] | None) -> list[str]:
+    if not said:
+        return []
+    node, source = said.get("node"), said.get("source")
+    place = f" ({source})" if source else ""
+    agreed = {True: ", as found here", False: ", not the origin found here"}
+    end = "" if node is None else agreed.get(said.get("agrees"), "")
+    line = f"Anomaly mode: {'says nothing' if node is None else node}{place}{end}."
+    return [f"{line} {said['note']}" if said.get("note") else line]
 
 
 def _absorbed(item: Mapping[str, Any]) -> str:

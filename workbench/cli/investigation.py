@@ -8,10 +8,7 @@ from typing import Any
 
 from workbench.errors import CannotRunError
 
-_ASSIGNMENT = re.compile(
-    r"^(?P<name>bundle(?:_path)?)(?P<type>\s*:[^=\n]+)?\s*=[^\n]*?(?P<help>\s*#[^\n]*)?$",
-    re.M | re.I,
-)
+_ASSIGNMENT = r"^(?P<name>{})(?P<type>\s*:[^=\n]+?)?\s*=[^\n]*?(?P<help>\s*#[^\n]*)?$"
 
 
 def notebook_source(name: str = "investigate") -> Path:
@@ -31,12 +28,13 @@ def notebook_source(name: str = "investigate") -> Path:
     )
 
 
-def write_notebook(bundle: Path, directory: Path) -> tuple[Path, bool]:
+def write_notebook(bundle: Path, directory: Path, step: str | None = None) -> tuple[Path, bool]:
     """Write the investigation notebook for a bundle; one that is there already is kept.
 
     Args:
         bundle: The bundle.
         directory: Where the notebook goes.
+        step: The user's own reference to the step's code, or None to be asked for it.
 
     Returns:
         The notebook, and whether it was written now.
@@ -52,7 +50,11 @@ def write_notebook(bundle: Path, directory: Path) -> tuple[Path, bool]:
         return target, False
     source = notebook_source()
     notebook = jsonio.loads(source.read_bytes())
-    if not any(_set_bundle(cell, bundle) for cell in notebook.get("cells", [])):
+    cells = notebook.get("cells", [])
+    if step:
+        for cell in cells:
+            _set_parameter(cell, "step", step)
+    if not any(_set_parameter(cell, "bundle", str(bundle.resolve())) for cell in cells):
         raise CannotRunError(
             f"The notebook {str(source)!r} has no cell tagged 'parameters' that sets the bundle, "
             "so the copy would open another one. Install nonfinite-workbench again."
@@ -61,15 +63,17 @@ def write_notebook(bundle: Path, directory: Path) -> tuple[Path, bool]:
     return target, True
 
 
-def _set_bundle(cell: dict[str, Any], bundle: Path) -> bool:
+def _set_parameter(cell: dict[str, Any], name: str, value: str) -> bool:
     if "parameters" not in cell.get("metadata", {}).get("tags", []):
         return False
     text = "".join(cell["source"])
     # A function, since a path may hold backslashes that a replacement text would interpret.
-    changed, count = _ASSIGNMENT.subn(
-        lambda m: f"{m['name']}{m['type'] or ''} = {str(bundle.resolve())!r}{m['help'] or ''}",
+    changed, count = re.subn(
+        _ASSIGNMENT.format(name),
+        lambda m: f"{m['name']}{m['type'] or ''} = {value!r}{m['help'] or ''}",
         text,
         count=1,
+        flags=re.M,
     )
     cell["source"] = changed.splitlines(keepends=True)
     return count == 1

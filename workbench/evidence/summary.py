@@ -219,7 +219,7 @@ def resume(facts: SummaryFacts) -> str:
         state = f" ({clean(facts.checkpoint_state, 40)})" if facts.checkpoint_state else ""
         text = f"{clean(facts.checkpoint, 120)}{state}."
     else:
-        text = "Not known: no checkpoint was recorded. `workbench checkpoints latest` finds one."
+        text = "Not known: no checkpoint was recorded."
     if facts.fix:
         text += f" Before that, try: {clean(facts.fix, 200).rstrip('.')}."
     return text

@@ -1,0 +1,1 @@
+"""Recorders attached to training frameworks, one file each, imported lazily."""

@@ -58,7 +58,7 @@ def test_before_a_replay_it_says_where_it_was_caught_and_nothing_more():
             "Reach   Stopped before the update. Parameters, optimizer state and checkpoints were "
             "not scanned yet."
         ),
-        "Resume  Not known: no checkpoint was recorded. `workbench checkpoints latest` finds one.",
+        "Resume  Not known: no checkpoint was recorded.",
     ]
 
 

@@ -32,12 +32,14 @@ _LINES = 15
     type=click.Choice(["replay"]),
     help="Exit 4 when the step's code cannot be run, instead of answering from the record alone.",
 )
+@click.option("--anomaly", is_flag=True, help="Ask autograd's anomaly mode too, on the replay.")
 @click.option("--full", is_flag=True, help="Print everything that was found.")
 @code_options
 @json_option
 def command(
     bundle: Path,
     require: str | None,
+    anomaly: bool,
     full: bool,
     step: str | None,
     trust: str | None,
@@ -55,7 +57,9 @@ def command(
         require_code(opened, step, trust)
     else:
         announce_source(opened, trust)
-    findings = diagnose(opened, step=step, trust=trust, require=require, progress=note)
+    findings = diagnose(
+        opened, step=step, trust=trust, require=require, progress=note, anomaly=anomaly
+    )
     saved = save(findings, opened.findings_dir)
     if as_json:
         say(findings.to_json())

@@ -19,10 +19,13 @@ from workbench.errors import CannotRunError
 
 @click.command("open", cls=Command, section="Look", order=5)
 @click.argument("bundle", type=click.Path(path_type=Path), required=False)
+@click.option("--step", help="Your code: package.module:Name or file.py:Name.")
 @click.option("--no-browser", is_flag=True, help="Start the server only.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the server.")
 @click.option("--dry-run", is_flag=True, help="Write the notebook and print the command only.")
-def command(bundle: Path | None, no_browser: bool, port: int | None, dry_run: bool) -> None:
+def command(
+    bundle: Path | None, step: str | None, no_browser: bool, port: int | None, dry_run: bool
+) -> None:
     """Open BUNDLE in a notebook in JupyterLab.
 
     Without BUNDLE it takes the newest below the current directory. Opening runs no code that the
@@ -31,7 +34,7 @@ def command(bundle: Path | None, no_browser: bool, port: int | None, dry_run: bo
     from workbench.evidence import open_bundle
 
     opened = open_bundle(newest_bundle(bundle))
-    notebook, new = write_notebook(opened.path, Path.cwd())
+    notebook, new = write_notebook(opened.path, Path.cwd(), step)
     note(f"{'Wrote' if new else 'Kept your notebook'} {notebook.name}")
     words = ["lab", str(notebook)]
     words += ["--no-browser"] if no_browser else []
