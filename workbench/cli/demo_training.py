@@ -176,7 +176,7 @@ def train(
             return Trained(Path(error.bundle), index + 1, skipped, str(error))
         skipped += result.skipped_by == "scaler"
         if progress is not None:
-            progress(index, float(result.loss))
+            progress(index, float("nan") if result.loss is None else float(result.loss))
     raise CannotRunError(
         f"The demo's training run stayed finite for {MAX_STEPS:,} steps on {device!r}, so there is "
         "no incident to show. Its loss fails where autocast runs softmax in float16, which CUDA's "

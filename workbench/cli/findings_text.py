@@ -66,7 +66,7 @@ def _anomaly(said: Mapping[str, Any] | None) -> list[str]:
     node, source = said.get("node"), said.get("source")
     place = f" ({source})" if source else ""
     agreed = {True: ", as found here", False: ", not the origin found here"}
-    end = "" if node is None else agreed.get(said.get("agrees"), "")
+    end = "" if node is None else agreed.get(said.get("agrees") is True, "")
     line = f"Anomaly mode: {'says nothing' if node is None else node}{place}{end}."
     return [f"{line} {said['note']}" if said.get("note") else line]
 
