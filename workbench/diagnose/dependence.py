@@ -7,13 +7,25 @@ from typing import Any
 
 from workbench.evidence.wording import joined
 
+_SUBJECTS = {
+    "float32 modules": "the precision of these modules",
+    "keep samples": "which samples are in the batch",
+    "rng": "the random numbers",
+}
+
 
 def condition_words(changed: Mapping[str, Any]) -> str:
     """Changed conditions as they are read: ``autocast off and dtype float64``."""
     if not changed:
         return "the original conditions"
-    words = [f"{key_words(key)} {value_words(value)}" for key, value in changed.items()]
+    words = [_condition(key, value) for key, value in changed.items()]
     return joined(words, at_most=len(words))
+
+
+def _condition(key: str, value: Any) -> str:
+    if key == "float32_modules" and value:
+        return f"{value_words(value)} in float32"
+    return f"{key_words(key)} {value_words(value)}"
 
 
 def key_words(key: str) -> str:
@@ -60,7 +72,8 @@ def finite_sentence(
         )
     keys = [key_words(key) for key in changed if key not in idle]
     if len(keys) == 1:
-        on, claim = keys[0], f"{keys[0]} is its cause"
+        on = _SUBJECTS.get(keys[0], keys[0])
+        claim = f"{on} is its cause"
     else:
         on, claim = "these conditions together", "they are its cause"
     return f"Finite with {with_what}. The failure depends on {on}; this does not show that {claim}."

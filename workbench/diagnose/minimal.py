@@ -15,6 +15,7 @@ from workbench.diagnose.dependence import condition_words, finite_sentence, plai
 from workbench.diagnose.probe import Data, Prober, Say, fails, is_finite
 from workbench.diagnose.subsets import OutOfProbes, Probes, Smallest, Subset, ddmin, smallest_set
 from workbench.errors import CannotRunError, UsageError
+from workbench.evidence.wording import joined
 
 if TYPE_CHECKING:
     from workbench.evidence import Conditions
@@ -314,12 +315,12 @@ def _fixing_sentence(result: Minimal, seen: _Seen, finite: Data | None) -> str:
     )
     still = after is not None and after["tensor"] is not None
     said = finite_sentence(finite, still)
-    size = "no smaller set is" if result.fixing.smallest else "no part of it alone is"
-    if len(finite) > 1 or result.over == "modules":
-        said += f" Of what was tried {size} enough."
+    if len(result.fixing.found or ()) > 1:
+        smaller = "No smaller set of these is enough." if result.fixing.smallest else ""
+        said += f" {smaller or 'With any one of them left out it fails again.'}"
     if result.fixing.alternatives:
         others = "; ".join(", ".join(one) for one in result.fixing.alternatives[:3])
-        said += f" As small: {others}."
+        said += f" Also finite, and as small: {others}."
     return said
 
 
@@ -332,7 +333,11 @@ def _failing_sentence(result: Minimal) -> str:
                 "It fails even with every innermost module in float32: the ops are between them, "
                 "in the forward of a module around them."
             )
-        return f"Low precision in {', '.join(found)} alone is enough to fail."
+        return f"Low precision in {_all_of(found)} alone is enough to fail."
     if not found:
         return "It fails even with all of these changes together."
-    return f"With everything else changed, {', '.join(found)} as recorded is enough to fail."
+    return f"With {_all_of(found)} as recorded and all else changed, it still fails."
+
+
+def _all_of(names: Sequence[str]) -> str:
+    return joined([name or "the whole model" for name in names], at_most=len(names))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.diagnose.analysis import Analysis, analyse
+from workbench.diagnose.anomaly import anomaly_finding
 from workbench.diagnose.counterfactuals import run_counterfactuals
 from workbench.diagnose.findings import Findings, build
 from workbench.diagnose.growth import look_back
@@ -28,6 +29,7 @@ def diagnose(
     require: str | None = None,
     progress: Progress | None = None,
     counterfactuals: bool = True,
+    anomaly: bool = False,
 ) -> Findings:
     """Name the op where the bad value was born on its way to what broke, and why.
 
@@ -38,6 +40,7 @@ def diagnose(
         require: ``"replay"`` makes a missing replay an error instead of a limit.
         progress: Called with a sentence as each part begins.
         counterfactuals: Whether to test the cause by changed replays.
+        anomaly: Whether to ask autograd's anomaly mode too, in one more replay.
 
     Returns:
         Findings. Without code they hold what the record supports and say what needs a replay.
@@ -61,11 +64,16 @@ def diagnose(
         if require == "replay":
             raise
         return build(opened, None, None, [f"Needs replay: {error}"])
-    return diagnose_replay(opened, replay, say, counterfactuals=counterfactuals)
+    return diagnose_replay(opened, replay, say, counterfactuals=counterfactuals, anomaly=anomaly)
 
 
 def diagnose_replay(
-    bundle: Bundle, replay: Replay, progress: Progress, *, counterfactuals: bool = True
+    bundle: Bundle,
+    replay: Replay,
+    progress: Progress,
+    *,
+    counterfactuals: bool = True,
+    anomaly: bool = False,
 ) -> Findings:
     """Diagnose with a replay that is already open; its live session is left alone.
 
@@ -74,6 +82,7 @@ def diagnose_replay(
         replay: The replay.
         progress: Called with a sentence as each part begins.
         counterfactuals: Whether to test the cause by changed replays.
+        anomaly: Whether to ask autograd's anomaly mode too, in one more replay.
     """
     original = replay.nearest
     progress("Tracing every op")
@@ -91,7 +100,11 @@ def diagnose_replay(
     if counterfactuals:
         analysis.counterfactuals = run_counterfactuals(replay, analysis, progress)
     progress("Writing the findings")
-    return build(bundle, reproduction, analysis, _limits(replay, trace, raises))
+    findings = build(bundle, reproduction, analysis, _limits(replay, trace, raises))
+    if anomaly:
+        progress("Asking anomaly mode")
+        findings.data["anomaly"] = anomaly_finding(replay, findings.origins)
+    return findings
 
 
 def _limits(replay: Replay, trace: Trace, raises: bool) -> list[str]:

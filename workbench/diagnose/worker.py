@@ -19,7 +19,8 @@ def run_in_worker(
 
     Args:
         replay: The worker's replay.
-        arguments: ``save`` (default True) writes to the bundle's sibling folder.
+        arguments: ``save`` (default True) writes to the bundle's sibling folder; ``anomaly``
+            (default False) asks anomaly mode too.
         emit: Sends an event to the parent process.
 
     Returns:
@@ -40,7 +41,7 @@ def run_in_worker(
 
     say("Replaying twice without probes")
     replay.verdict()
-    findings = diagnose_replay(bundle, replay, say)
+    findings = diagnose_replay(bundle, replay, say, anomaly=bool(arguments.get("anomaly")))
     if arguments.get("save", True):
         try:
             findings.save(bundle.findings_dir)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,14 +10,17 @@ from workbench.errors import UsageError
 from workbench.replay.devices import nearest, require_device
 from workbench.replay.plan import position_after, recorded_stop, with_gate
 from workbench.replay.result import Reproduction, RunResult, StageState
+from workbench.replay.retain import MAX_BYTES, Retained
 from workbench.replay.session import Session
 from workbench.replay.source import Source
 from workbench.replay.stages import stage_states, values_shown
 from workbench.replay.summary import run_result
-from workbench.replay.verdict import judge
+from workbench.replay.verdict import judge, with_trace
 from workbench.step.stages import STAGES, Stage
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from workbench.evidence import Bundle, Conditions
     from workbench.replay.trace import Trace
     from workbench.step.runner import Outcome
@@ -251,18 +254,14 @@ class Replay:
             UsageError: No such stage.
             CannotRunError: The bundle lacks what the first stages need, or no such device.
         """
-        if until is not None and until not in STAGES:
-            raise UsageError(
-                f"There is no stage '{until}', so nothing was run. The stages are: "
-                f"{', '.join(STAGES)}."
-            )
+        last = _check_stage(until)
         if conditions is not None:
             require_device(conditions.device)
         self.conditions = conditions or self._base
         self.source.require("input")
         self.reset()
         session = self._open(keep_gradients)
-        self._run_session(session, until)
+        self._run_session(session, last)
         return self.result()
 
     def _run_session(self, session: Session, until: Stage | None) -> None:
@@ -279,6 +278,41 @@ class Replay:
             if runner.position >= stop and (until is not None or session.tripped):
                 return
             self._advance(session)
+
+    def retain(
+        self,
+        names: Sequence[str],
+        until: str | None = None,
+        conditions: Conditions | None = None,
+        max_bytes: int = MAX_BYTES,
+    ) -> dict[str, Tensor]:
+        """Run the step once more without probes and keep chosen tensors for looking at.
+
+        Args:
+            names: Module paths (the output of their last call; ``""`` is the whole model),
+                ``loss``, ``gradient:<parameter>`` at its gate, ``parameter:<name>`` at the end.
+                Inside a compiled model only its own output is to be had.
+            until: Last stage to run, as for `run`.
+            conditions: What to run under; None takes those the replay was opened with.
+            max_bytes: Most bytes that are kept.
+
+        Returns:
+            Copies by name; several tensors of one output as ``path[0]``, ``path[1]``, …. What the
+            run did not come to is left out. The live session is left alone.
+
+        Raises:
+            UsageError: No such stage, or a name that the model does not have.
+            CannotRunError: More than ``max_bytes``, or what `run` raises.
+        """
+        last = _check_stage(until)
+        retained = Retained(names, max_bytes)
+        own = Replay.from_source(self.source, conditions or self._base)
+        own.source.require("input")
+        session = own._open(keep_gradients=True)
+        retained.check(session.runner.model)
+        with retained.watching(session.runner.model):
+            own._run_session(session, last)
+        return retained.finish(session)
 
     def result(self) -> RunResult:
         """Sum up the live session as plain data.
@@ -305,7 +339,7 @@ class Replay:
         if self._reproduction is None:
             self._reproduction = judge(self)
         if trace is not None:
-            self._reproduction = _with_trace(self._reproduction, trace, self.source)
+            self._reproduction = with_trace(self._reproduction, trace, self.source)
         return self._reproduction
 
     def trace(
@@ -341,8 +375,16 @@ class Replay:
                 stop_when_bad=until is None,
             )
         if self._reproduction is not None and wanted == self.nearest:
-            self._reproduction = _with_trace(self._reproduction, trace, self.source)
+            self._reproduction = with_trace(self._reproduction, trace, self.source)
         return trace
+
+
+def _check_stage(until: str | None) -> Stage | None:
+    if until is not None and until not in STAGES:
+        raise UsageError(
+            f"There is no stage '{until}', so nothing was run. The stages are: {', '.join(STAGES)}."
+        )
+    return until
 
 
 def _index(stage: str) -> int:
@@ -352,15 +394,3 @@ def _index(stage: str) -> int:
 def _last_available(source: Source) -> str:
     missing = source.unavailable()
     return [stage for stage in STAGES if stage not in missing][-1]
-
-
-def _with_trace(reproduction: Reproduction, trace: Trace, source: Source) -> Reproduction:
-    """Fill in whether the failure was still there with probes on."""
-    import msgspec
-
-    bad = trace.first_bad
-    if source.first_bad is None or source.first_bad.sink == "alert":
-        survives = bad is None
-    else:
-        survives = bad is not None and bad.unit.stage == source.first_bad.stage
-    return msgspec.structs.replace(reproduction, survives_instrumentation=survives)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from workbench.errors import CannotRunError
 from workbench.evidence import verdict_sentence
 from workbench.numerics.comparison import compare
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from workbench.replay.replay import Replay
     from workbench.replay.session import Session
     from workbench.replay.source import Source
+    from workbench.replay.trace import Trace
 
 ALERT_TOLERANCE = 1e-3
 """Relative distance of the loss within which a finite alert counts as the same one."""
@@ -251,3 +254,13 @@ def _relative(here: Tensor, recorded: Tensor) -> list[float]:
     finite = recorded[recorded.isfinite()].abs()
     largest = float(finite.max()) if finite.numel() else 0.0
     return [errors.max_abs / max(largest, errors.floor)]
+
+
+def with_trace(reproduction: Reproduction, trace: Trace, source: Source) -> Reproduction:
+    """Fill in whether the failure was still there with probes on."""
+    bad = trace.first_bad
+    if source.first_bad is None or source.first_bad.sink == "alert":
+        survives = bad is None
+    else:
+        survives = bad is not None and bad.unit.stage == source.first_bad.stage
+    return msgspec.structs.replace(reproduction, survives_instrumentation=survives)
