@@ -221,7 +221,8 @@ def resume(facts: SummaryFacts) -> str:
     else:
         text = "Not known: no checkpoint was recorded."
     if facts.fix:
-        text += f" Before that, try: {clean(facts.fix, 200).rstrip('.')}."
+        fix = clean(facts.fix, 200).rstrip(".")
+        text += f" Before that, try: {fix[:1].lower()}{fix[1:]}."
     return text
 
 
