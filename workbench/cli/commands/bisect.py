@@ -98,4 +98,4 @@ def _runs(data: dict[str, Any]) -> list[str]:
     lines = [f"{count} {'probe' if count == 1 else 'probes'}", *table(rows, indent="  ")]
     if data.get("ops"):
         lines.append(f"Statistics of {data['ops_looked_at']:,} of {data['ops']:,} ops.")
-    return lines + data["notes"]
+    return [*lines, *data["notes"]]

@@ -1,0 +1,152 @@
+"""The backend ladder: alignment, masks first, where runs part, torch's compiler bisector."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from tests.unit.diagnose.compiled_steps import HalfCached, HalfNorm
+from tests.unit.diagnose.deep_steps import DeepStep, recorded
+from workbench.diagnose.compiler_search import search
+from workbench.diagnose.ladder import ladder
+from workbench.diagnose.ladder_align import aligned_state, differences, stale_caches
+from workbench.diagnose.ladder_runs import partings, same_masks
+from workbench.errors import NonFiniteError, UsageError
+from workbench.evidence import find_bundles, open_bundle
+from workbench.record import Recorder
+from workbench.replay import Replay
+from workbench.replay.session import Session
+
+QUICK = ("eager", "aot_eager")
+
+
+def bundle_of(step, directory, x):
+    torch.manual_seed(0)
+    model = step.build_model()
+    recorder = Recorder(step, model, step.build_optimizer(model), directory=directory, run_id="c")
+    with pytest.raises(NonFiniteError):
+        recorder.train_step({"x": x})
+    return find_bundles(directory)[0]
+
+
+@pytest.fixture
+def half(tmp_path):
+    return bundle_of(HalfNorm(), tmp_path, torch.full((3, 6), 0.5, dtype=torch.float16))
+
+
+# -- comparing --------------------------------------------------------------------------------
+
+
+def test_masks_decide_before_errors():
+    nan = float("nan")
+    a = {"output": torch.tensor([nan, 1.0]), "loss": torch.tensor(1.0)}
+    moved = {"output": torch.tensor([1.0, nan]), "loss": torch.tensor(1.0)}
+    assert [(p.name, p.how) for p in partings(moved, a)] == [("output", "mask")]
+    assert not same_masks(moved, a)
+    assert partings(a, {k: v.clone() for k, v in a.items()}) == []
+    far = {"output": torch.tensor([nan, 2.0]), "loss": torch.tensor(1.0)}
+    assert [(p.name, p.how) for p in partings(far, a)] == [("output", "values")]
+    assert same_masks(far, a)
+    near = {"output": torch.tensor([nan, 1.0000001]), "loss": torch.tensor(1.0)}
+    assert partings(near, a) == []
+    assert partings({"loss": torch.tensor(1.0)}, a)[0].how == "missing"
+    shaped = {"output": torch.tensor([[nan, 1.0]]), "loss": torch.tensor(1.0)}
+    assert partings(shaped, a)[0].how == "shape"
+
+
+def test_opposite_infinities_part():
+    inf = float("inf")
+    a, b = {"y": torch.tensor([inf])}, {"y": torch.tensor([-inf])}
+    assert partings(a, b)[0].how == "mask"
+
+
+# -- alignment --------------------------------------------------------------------------------
+
+
+def test_sessions_of_one_bundle_are_aligned_and_a_change_is_named(tmp_path):
+    step = DeepStep(2, b1="forward")
+    replay = Replay(open_bundle(recorded(step, tmp_path)), step=step)
+    a, b = (Session(replay.source, replay.nearest) for _ in range(2))
+    assert differences(aligned_state(a), aligned_state(b)) == []
+    with torch.no_grad():
+        b.runner.model.stem.bias.add_(1.0)
+    b.runner.model.head.eval()
+    assert differences(aligned_state(b), aligned_state(a)) == [
+        {"kind": "mode", "name": "head"},
+        {"kind": "parameters", "name": "stem.bias"},
+    ]
+
+
+def test_cache_that_did_not_follow_the_precision():
+    model = HalfCached().build_model()
+    assert stale_caches(model) == [
+        {
+            "name": "angles",
+            "kind": "plain attribute",
+            "dtype": "float32",
+            "parameters": "bfloat16",
+        }
+    ]
+    model.angles = model.angles.bfloat16()
+    model.table = model.table.float()
+    assert [c["name"] for c in stale_caches(model)] == ["table"]
+    assert stale_caches(nn.Linear(2, 2)) == []
+
+
+# -- the ladder -------------------------------------------------------------------------------
+
+
+def test_rungs_that_agree(tmp_path):
+    step = HalfCached()
+    bundle = bundle_of(step, tmp_path, torch.randn(2, 8).bfloat16())
+    found = ladder(bundle, step=step, backends=QUICK)
+    assert [rung.backend for rung in found.rungs] == ["off", *QUICK]
+    assert all(rung.first_bad == ("loss", "loss") for rung in found.rungs)
+    assert found.aligned
+    assert (found.first, found.module, found.compiler) == (None, None, None)
+    assert [cache["name"] for cache in found.caches] == ["angles"]
+    data = found.to_data()
+    assert data["schema"] == "workbench.ladder/1"
+    assert [run["original"] for run in data["reproductions"]] == [True, False, False]
+
+
+def test_changed_input_shape_is_a_changed_trigger(tmp_path):
+    step = DeepStep(2, b1="forward")
+    bundle = recorded(step, tmp_path)
+    wanted = msgspec.structs.replace(open_bundle(bundle).conditions, keep_samples=(0, 1))
+    found = ladder(bundle, step=step, backends=("eager",), conditions=wanted)
+    assert {"name": "batch['x']", "recorded": [4, 8], "here": [2, 8]} in found.trigger
+    assert any("changed trigger" in note for note in found.notes)
+
+
+def test_another_backend_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="no rung"):
+        ladder(tmp_path, backends=("tensorrt",))
+
+
+@pytest.mark.slow
+def test_inductor_changes_which_elements_are_non_finite(half):
+    found = ladder(half, step=HalfNorm(), backends=("aot_eager", "inductor"), search_compiler=False)
+    assert found.rungs[0].first_bad == ("loss", "loss")
+    assert found.rungs[1].first_bad == ("loss", "loss")
+    assert found.rungs[2].first_bad is None
+    assert found.aligned
+    assert found.first == "inductor"
+    first = found.partings["inductor"][0]
+    assert (first.name, first.how) == ("output", "mask")
+    assert found.module["module"] == "norm"
+    assert found.module["how"] == "mask"
+    assert found.module["inputs_equal"] is True
+    assert found.compiler["status"] == "not asked"
+    assert any("two reproductions" in note for note in found.notes)
+
+
+@pytest.mark.slow
+def test_compilers_own_bisector_is_asked_with_masks(half):
+    opened = open_bundle(half)
+    answer = search(opened, HalfNorm(), None, opened.conditions, 550.0)
+    assert answer["status"] == "found", answer
+    assert answer["backend"] == "inductor"
+    assert answer["subsystem"]

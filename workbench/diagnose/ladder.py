@@ -1,0 +1,210 @@
+"""The backend ladder: one step under eager code and under each backend of ``torch.compile``.
+
+A failure of a compiled run and one of the eager run are two reproductions, and stay two. Runs are
+compared only once they are known to start from one state, masks before errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.diagnose.compiler_search import search
+from workbench.diagnose.ladder_align import changed_shapes, differences, stale_caches
+from workbench.diagnose.ladder_runs import (
+    UNCOMPILED,
+    Parting,
+    Rung,
+    first_module,
+    partings,
+    run_rung,
+)
+from workbench.errors import UsageError
+from workbench.evidence import Bundle, open_bundle
+from workbench.replay import Replay
+from workbench.replay.session import Session
+
+if TYPE_CHECKING:
+    from workbench.evidence import Conditions
+
+SCHEMA = "workbench.ladder/1"
+BACKENDS = ("eager", "aot_eager", "aot_eager_decomp_partition", "inductor")
+"""Backends of ``torch.compile``, each with one more part of the compiler than the one before."""
+Say = Callable[[str], None]
+
+
+@dataclass
+class Ladder:
+    """What the step does under each backend.
+
+    Attributes:
+        bundle: The bundle.
+        recorded: The backend the step was recorded under, ``off`` for none.
+        rungs: The runs, uncompiled first.
+        aligned: Whether all started from one state.
+        unaligned: What they did not start with alike, by backend.
+        caches: Caches that did not follow a change of precision.
+        trigger: Batch tensors whose shape is not the recorded one.
+        first: The first backend that parts from the uncompiled run, or None.
+        partings: How each backend parts from it.
+        module: The first module that parts when modules are compiled one by one, or None.
+        compiler: What torch's own compiler bisector says, or why it was not asked.
+        notes: What limits the answer.
+    """
+
+    bundle: Bundle
+    recorded: str = UNCOMPILED
+    rungs: list[Rung] = field(default_factory=list)
+    aligned: bool = True
+    unaligned: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+    caches: list[dict[str, str]] = field(default_factory=list)
+    trigger: list[dict[str, Any]] = field(default_factory=list)
+    first: str | None = None
+    partings: dict[str, list[Parting]] = field(default_factory=dict)
+    module: dict[str, Any] | None = None
+    compiler: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def to_data(self) -> dict[str, Any]:
+        """As ``workbench.ladder/1``."""
+        return {
+            "schema": SCHEMA,
+            "bundle": {"id": self.bundle.id, "digest": self.bundle.digest},
+            "recorded_backend": self.recorded,
+            "aligned": self.aligned,
+            "unaligned": self.unaligned,
+            "stale_caches": self.caches,
+            "changed_trigger": self.trigger,
+            "reproductions": [self._reproduction(rung) for rung in self.rungs],
+            "first_different": self.first,
+            "first_module": self.module,
+            "compiler_bisector": self.compiler,
+            "notes": self.notes,
+        }
+
+    def _reproduction(self, rung: Rung) -> dict[str, Any]:
+        bad = rung.first_bad
+        parts = self.partings.get(rung.backend, [])
+        return {
+            "backend": rung.backend,
+            "original": rung.backend == self.recorded,
+            "fails": bad is not None,
+            "first_bad": None if bad is None else {"stage": bad[0], "tensor": bad[1]},
+            "error": rung.error,
+            "first_parting": parts[0].to_data() if parts else None,
+            "partings": [{"name": part.name, "how": part.how} for part in parts],
+        }
+
+
+def ladder(
+    bundle: Bundle | str | Path,
+    step: Any = None,
+    trust: str | None = None,
+    *,
+    backends: Sequence[str] = BACKENDS,
+    conditions: Conditions | None = None,
+    search_compiler: bool = True,
+    timeout_s: float = 1800.0,
+    progress: Say | None = None,
+) -> Ladder:
+    """Run a recorded step under eager code and under compile backends, and say where they part.
+
+    Args:
+        bundle: A bundle or its path.
+        step: The training step to replay.
+        trust: ``"import"`` or ``"source"``: what code named by the bundle may run.
+        backends: Of ``BACKENDS``, in the order to run.
+        conditions: Other conditions to run all rungs under; None takes the recorded ones.
+        search_compiler: Whether torch's compiler bisector is asked when ``inductor`` is the first
+            to differ. It compiles many times.
+        timeout_s: Seconds the compiler bisector may take.
+        progress: Called with a sentence as each run begins.
+
+    Raises:
+        UsageError: No such backend.
+        BundleError: The bundle is damaged.
+        CannotRunError: The step cannot be replayed here.
+    """
+    unknown = [backend for backend in backends if backend not in BACKENDS]
+    if unknown or not backends:
+        raise UsageError(
+            f"The backend '{', '.join(unknown)}' is no rung of the ladder, so nothing was run. The "
+            f"rungs are: {', '.join(BACKENDS)}."
+        )
+    opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
+    replay = Replay(opened, step=step, trust=trust)
+    replay.source.require("loss")
+    wanted = conditions or replay.nearest
+    say = progress or (lambda sentence: None)
+    result = _climb(
+        Ladder(opened, recorded=opened.conditions.compile), replay, wanted, backends, say
+    )
+    if result.first is None:
+        return result
+    say(f"Compiling modules one by one with {result.first}")
+    result.module = first_module(replay, wanted, result.first)
+    if result.module["module"] is None:
+        result.notes.append(
+            "No block parts when it is compiled alone: the difference depends on what is compiled "
+            "together."
+        )
+    if result.first == "inductor":
+        say("Asking torch's compiler bisector")
+        asked = search_compiler
+        result.compiler = (
+            search(opened, step, trust, wanted, timeout_s)
+            if asked
+            else {"status": "not asked", "why": "it was switched off"}
+        )
+    return result
+
+
+def _climb(
+    result: Ladder, replay: Replay, conditions: Conditions, backends: Sequence[str], say: Say
+) -> Ladder:
+    start = Session(replay.source, conditions.replace(compile=UNCOMPILED))
+    result.caches = stale_caches(start.runner.model)
+    result.trigger = changed_shapes(start)
+    if result.trigger:
+        result.notes.append(
+            "The batch has other shapes than the recorded one: this is a changed trigger, and what "
+            "is found is about that, not about the record."
+        )
+    say("Running the step uncompiled")
+    base = run_rung(replay, conditions, UNCOMPILED)
+    result.rungs.append(base)
+    for backend in backends:
+        say(f"Running the step under {backend}")
+        rung = run_rung(replay, conditions, backend)
+        result.rungs.append(rung)
+        if base.aligned is not None and rung.aligned is not None:
+            unlike = differences(rung.aligned, base.aligned)
+            if unlike:
+                result.unaligned[backend] = unlike
+        if rung.error is not None and not rung.values:
+            continue
+        result.partings[backend] = partings(rung.values, base.values)
+        if result.first is None and backend not in result.unaligned and result.partings[backend]:
+            result.first = backend
+    result.aligned = not result.unaligned
+    _note_two(result, base)
+    return result
+
+
+def _note_two(result: Ladder, base: Rung) -> None:
+    """Say when eager and compiled runs disagree about the failure itself."""
+    fails = base.first_bad is not None
+    other = [rung.backend for rung in result.rungs if (rung.first_bad is not None) != fails]
+    if not other:
+        return
+    backends = ", ".join(other)
+    if fails:
+        text = f"The eager run fails and {backends} does not"
+    else:
+        text = f"{backends} fails and the eager run does not"
+    result.notes.append(
+        f"{text}: these are two reproductions. A trace runs eagerly, so what it shows is about the "
+        "eager one."
+    )
