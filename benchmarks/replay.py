@@ -1,0 +1,421 @@
+"""What replaying costs, as ratios within one run: `python benchmarks/replay.py [--quick] [--json]`.
+
+All variants of a table alternate in one process in shuffled order; a ratio is taken within one
+round, so that a noisy machine disturbs both of its sides. `med` is the median of those ratios,
+`min` the ratio of the fastest times. One thread unless `--threads` says otherwise.
+
+Tables: replay of forward and backward, un-instrumented, with module ranges by hooks, with the full
+op trace, with anomaly mode, and with TorchLens (forward) and Hugging Face's DebugUnderflowOverflow
+where they can be imported; finding the first bad block by a scan, by halving and by a full trace;
+statistics of a tensor against one plain sum.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from workbench.diagnose.boundaries import blocks
+from workbench.diagnose.probes import ForwardScan, Prober
+from workbench.evidence.conditions import Conditions
+from workbench.numerics import all_finite, tensor_stats
+from workbench.replay import Replay
+from workbench.replay.session import Session
+from workbench.replay.source import Source
+from workbench.replay.trace_focus import tensors_in
+from workbench.step import TrainingStep
+from workbench.step.state import capture_state
+
+Run = Callable[[], Any]
+
+
+# -- models -----------------------------------------------------------------------------------
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.qkv, self.out = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x):
+        b, t, c = x.shape
+        q, k, v = (
+            y.view(b, t, self.heads, c // self.heads).transpose(1, 2)
+            for y in self.qkv(x).split(c, dim=2)
+        )
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).reshape(b, t, c))
+
+
+class Block(nn.Module):
+    """A transformer block; ``bad`` makes it the one where NaN is born."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+        self.bad = False
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        if self.bad:
+            x = x + torch.log(x * 0.0 - 1.0)
+        return x + self.mlp(self.norm2(x))
+
+
+class Transformer(nn.Module):
+    def __init__(self, layers: int, width: int, heads: int, vocabulary: int = 1000) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
+
+    def forward(self, x):
+        x = self.embedding(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class Tiny(nn.Module):
+    """Many ops of a few microseconds each."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(width, width), nn.LayerNorm(width)
+
+    def forward(self, x):
+        y = self.norm(self.linear(x))
+        y = torch.tanh(y) * torch.sigmoid(x) + y.abs().sqrt() * 0.1
+        return x + (y - y.mean(-1, keepdim=True)) / (y.std(-1, keepdim=True) + 1.0)
+
+
+class Benchmarked(TrainingStep):
+    """A step around a model made by a function."""
+
+    def __init__(self, make: Callable[[], nn.Module], batch: dict[str, torch.Tensor]) -> None:
+        self._make, self.batch = make, batch
+
+    def build_model(self):
+        return self._make()
+
+    def build_optimizer(self, model):
+        return torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def forward(self, model, batch):
+        return model(batch["x"])
+
+    def loss(self, outputs, batch):
+        if "y" in batch:
+            return nn.functional.cross_entropy(outputs.flatten(0, 1), batch["y"].flatten())
+        return outputs.square().mean()
+
+
+def language_model(layers: int, width: int, heads: int, batch: int, length: int) -> Benchmarked:
+    tokens = torch.randint(0, 1000, (batch, length + 1))
+    data = {"x": tokens[:, :-1].contiguous(), "y": tokens[:, 1:].contiguous()}
+    return Benchmarked(lambda: Transformer(layers, width, heads), data)
+
+
+def tiny_ops(depth: int) -> Benchmarked:
+    return Benchmarked(
+        lambda: nn.Sequential(*[Tiny() for _ in range(depth)]), {"x": torch.randn(16, 32)}
+    )
+
+
+def models(quick: bool) -> dict[str, Benchmarked]:
+    if quick:
+        return {"small": language_model(2, 32, 2, 2, 16), "tiny ops": tiny_ops(4)}
+    return {
+        "small": language_model(4, 128, 4, 4, 64),
+        "10M": language_model(8, 320, 8, 2, 128),
+        "60M": language_model(16, 544, 8, 1, 128),
+        "tiny ops": tiny_ops(48),
+    }
+
+
+def replay_of(step: Benchmarked) -> Replay:
+    """A replay of a step that was not recorded to disk: its state is all a replay needs."""
+    torch.manual_seed(0)
+    model = step.build_model()
+    optimizer = step.build_optimizer(model)
+    state = capture_state(model, [optimizer], None, (), [step.batch], 0)
+    recorded = Conditions(threads=torch.get_num_threads())
+    complete = dict.fromkeys(("forward_loss", "backward", "update"), "complete")
+    return Replay.from_source(Source(step, state, recorded, kind="captured", completeness=complete))
+
+
+# -- measuring --------------------------------------------------------------------------------
+
+
+def interleaved(variants: dict[str, Run], rounds: int, base: str) -> list[dict[str, Any]]:
+    """Time variants in shuffled order, round by round, and relate each to the base."""
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for number in range(rounds + 1):
+        order = list(variants)
+        random.shuffle(order)
+        for name in order:
+            started = time.perf_counter()
+            variants[name]()
+            if number:  # the first round warms up
+                times[name].append(time.perf_counter() - started)
+    rows = []
+    for name, own in times.items():
+        ratios = [a / b for a, b in zip(own, times[base], strict=True)]
+        rows.append(
+            {
+                "variant": name,
+                "ms": min(own) * 1e3,
+                "med": statistics.median(ratios),
+                "min": min(own) / min(times[base]),
+            }
+        )
+    return rows
+
+
+# -- tables -----------------------------------------------------------------------------------
+
+
+def replay_table(step: Benchmarked, rounds: int) -> list[dict[str, Any]]:
+    """Forward, loss and backward of one model; building and restoring are not timed."""
+    replay = replay_of(step)
+
+    def prepared(**changes: Any) -> Session:
+        return Session(replay.source, replay.nearest.replace(**changes))
+
+    # one session each, rewound: what is timed is the step, not the building of the model
+    sessions = {
+        name: prepared(**changes)
+        for name, changes in {"bare": {}, "twin": {}, "hooks": {}, "trace": {}, "hf": {}}.items()
+    }
+    anomaly = prepared(anomaly=True)
+    variants: dict[str, Run] = {
+        "un-instrumented": lambda: _fwd_bwd(sessions["bare"]),
+        "the same again (noise)": lambda: _fwd_bwd(sessions["twin"]),
+        "module ranges (hooks)": lambda: _with_ranges(sessions["hooks"]),
+        "full op trace": lambda: _traced(sessions["trace"]),
+        "anomaly mode": lambda: _fwd_bwd(anomaly),
+    }
+    variants |= _torchlens(step) | _hugging_face(sessions["hf"])
+    return interleaved(variants, rounds, "un-instrumented")
+
+
+def _rewind(session: Session) -> None:
+    session.runner.begin(session.batches, 0)
+
+
+def _fwd_bwd(session: Session) -> None:
+    _rewind(session)
+    with session.running():
+        while session.runner.next_unit is not None and session.runner.next_unit.stage != "reduce":
+            session.runner.advance()
+
+
+def _with_ranges(session: Session) -> None:
+    """Ranges of every module's outputs, forward only hooks, statistics as in a trace."""
+    found: list[Any] = []
+
+    def seen(module: nn.Module, args: Any, output: Any) -> None:
+        del module, args
+        with torch.no_grad():
+            found.extend(tensor_stats(t.detach()) for t in tensors_in(output))
+
+    handles = [m.register_forward_hook(seen) for m in session.runner.model.modules()]
+    try:
+        _fwd_bwd(session)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _traced(session: Session) -> None:
+    from workbench.replay.trace import trace_step
+
+    _rewind(session)
+    with session.running(traced=True):
+        trace_step(session.runner, until="backward", micro_batches=session.batches)
+
+
+def _torchlens(step: Benchmarked) -> dict[str, Run]:
+    try:
+        import torchlens
+    except ImportError:
+        return {}
+    model = step.build_model()
+    return {
+        "TorchLens (forward alone)": lambda: torchlens.log_forward_pass(model, step.batch["x"]),
+    }
+
+
+def _hugging_face(session: Session) -> dict[str, Run]:
+    try:
+        from transformers.debug_utils import DebugUnderflowOverflow
+    except ImportError:
+        return {}
+
+    DebugUnderflowOverflow(session.runner.model)
+    return {"Hugging Face DebugUnderflowOverflow": lambda: _fwd_bwd(session)}
+
+
+def bisect_table(layers: int, rounds: int, quick: bool) -> list[dict[str, Any]]:
+    """Finding the block where NaN is born, over one forward that looks at nothing."""
+    width = 32 if quick else 256
+    bad = layers * 5 // 8
+
+    def make() -> nn.Module:
+        model = Transformer(layers, width, 4)
+        model.blocks[bad].bad = True
+        return model
+
+    tokens = torch.randint(0, 1000, (2, 64 if not quick else 8))
+    step = Benchmarked(make, {"x": tokens, "y": tokens})
+    replay = replay_of(step)
+    prober = Prober(replay)
+    session = Session(replay.source, replay.nearest)
+    targets = blocks(session.runner.model)
+
+    def forward() -> None:
+        _rewind(session)
+        with session.running():
+            session.runner.advance()
+            session.runner.advance()
+
+    def scan(**limits: Any) -> None:
+        _rewind(session)
+        _scanned(session, ForwardScan(targets, **limits))
+
+    def halving() -> None:
+        low, high = -1, len(targets)
+        while high - low > 1:
+            middle = (low + high) // 2
+            seen = _scanned(session, ForwardScan(targets, only=middle))
+            low, high = (middle, high) if not seen.kinds else (low, middle)
+
+    def one_by_one() -> None:
+        for number in range(len(targets)):
+            if _scanned(session, ForwardScan(targets, only=number)).kinds:
+                return
+
+    del prober
+    variants: dict[str, Run] = {
+        "one forward": forward,
+        "scan of boundaries, early stop": scan,
+        "halving by fresh prefix runs": halving,
+        "one run a block": one_by_one,
+        "full op trace": lambda: _traced(session),
+    }
+    return interleaved(variants, rounds, "one forward")
+
+
+def _scanned(session: Session, scan: ForwardScan) -> Any:
+    """Run hooks on a session that is rewound; `Prober` would build the model anew each time."""
+    from workbench.diagnose.probes import Seen, Stop
+
+    _rewind(session)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(session.running())
+        scan(session, stack)
+        try:
+            while session.runner.next_unit is not None:
+                if session.runner.advance().status == "bad":
+                    break
+        except Stop as stop:
+            return stop.seen
+    return Seen(None)
+
+
+def statistics_table(elements: int, dtype: torch.dtype, rounds: int) -> list[dict[str, Any]]:
+    """Statistics of one tensor over one plain reduction of it."""
+    x = torch.randn(elements).to(dtype)
+    variants: dict[str, Run] = {
+        "sum": x.sum,
+        "all_finite": lambda: all_finite([x]),
+        "tensor_stats": lambda: tensor_stats(x),
+        "torch.isfinite(x).all()": lambda: bool(torch.isfinite(x).all()),
+    }
+    return interleaved(variants, rounds, "sum")
+
+
+# -- printing ---------------------------------------------------------------------------------
+
+
+def processor() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123
+        for line in lines:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def show(title: str, rows: list[dict[str, Any]]) -> None:
+    print(f"\n{title}")
+    print(f"  {'':38}{'ms':>12}{'med':>9}{'min':>9}")
+    for row in rows:
+        print(f"  {row['variant']:38}{row['ms']:12.3f}{row['med']:9.3f}{row['min']:9.3f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes: does it run at all?")
+    parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", choices=["replay", "bisect", "statistics"])
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    random.seed(0)
+    rounds = 2 if options.quick else options.rounds
+    facts = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "cpu": processor(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "rounds": rounds,
+        "quick": options.quick,
+    }
+    tables: dict[str, list[dict[str, Any]]] = {}
+
+    def add(title: str, rows: list[dict[str, Any]]) -> None:
+        tables[title] = rows
+        if not options.json:
+            show(title, rows)
+
+    if not options.json:
+        print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    if options.only in (None, "replay"):
+        for name, step in models(options.quick).items():
+            add(f"replay of forward and backward, {name}", replay_table(step, rounds))
+    if options.only in (None, "bisect"):
+        for layers in (4,) if options.quick else (24, 48):
+            rows = bisect_table(layers, rounds, options.quick)
+            add(f"the first bad of {layers} blocks, over one forward", rows)
+    if options.only in (None, "statistics"):
+        for elements in (10_000,) if options.quick else (10**6, 10**7, 10**8):
+            for dtype in (torch.float32, torch.bfloat16, torch.float16):
+                name = str(dtype).removeprefix("torch.")
+                rows = statistics_table(elements, dtype, rounds)
+                add(f"statistics of {elements:,} elements of {name}, over one sum", rows)
+    if options.json:
+        print(json.dumps({"schema": "workbench.benchmark/1", "facts": facts, "tables": tables}))
+
+
+if __name__ == "__main__":
+    main()
