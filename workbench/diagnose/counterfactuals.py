@@ -74,13 +74,13 @@ def _test(
     intervention: Intervention,
     reference: Outcome,
 ) -> dict[str, Any] | None:
-    ended = _run(replay, intervention)
+    ended = run_changed(replay, intervention)
     if ended is None:
         return None
     result = classify(ended, reference)
     placebo, placebo_result = None, None
     for candidate in _placebos(analysis, judged, intervention):
-        other = _run(replay, candidate)
+        other = run_changed(replay, candidate)
         if other is not None:
             placebo, placebo_result = candidate, classify(other, reference)
             break
@@ -98,7 +98,7 @@ def _test(
     }
 
 
-def _run(replay: Replay, intervention: Intervention) -> Ended | None:
+def run_changed(replay: Replay, intervention: Intervention) -> Ended | None:
     """Run the step with one change; None when the change cannot be made here."""
     source = replay.source
     if intervention.batch is not None:
