@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.evidence.table import Table, table_from_rows
 from workbench.evidence.wording import joined
 from workbench.replay.devices import nearest
+from workbench.replay.differences import differences
 from workbench.replay.envelope import Outlier, first_outlier
 from workbench.replay.kept_steps import (
     Kept,
@@ -289,15 +290,24 @@ class _Way:
         if what == "scaler":
             return where + f"{names[0]}; something outside the step set it."
         before = self._previous[0].step if self._previous else kept.step - 1
-        kind = "optimizer state of" if what == "optimizer_state" else ""
-        said = f"{where}{kind} {shown}{more} is not what step {before:,} left"
+        kind = "optimizer state of " if what == "optimizer_state" else ""
+        verb = "is" if len(names) == 1 else "are"
+        said = f"{where}{kind}{shown}{more} {verb} not what step {before:,} left"
         if repeats is False:
             return f"{said}; that step is not deterministic here, so it may be no more than that."
         return (
-            f"{said}. Its loss has the recorded bits and it gives the same result each time here: "
-            "something outside the step wrote to it (averaging, pruning, a loaded checkpoint), or "
-            "the update rounds differently on this machine."
+            f"{said}. Replayed again, step {before:,} leaves the same values each time: "
+            f"{self._outside()}."
         )
+
+    def _outside(self) -> str:
+        """What is left once the step before is known to repeat: say no more than that."""
+        wrote = "something outside the step wrote to it (averaging, pruning, a loaded checkpoint)"
+        if self._source.state.low_level:
+            wrote += ", or the step does not do what the user's own loop did"
+        if differences(self._source, self._conditions):
+            wrote += ", or the update rounds differently on this machine"
+        return wrote
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import torch
 from tests.unit.replay import steps
 from tests.unit.replay.trajectory_steps import replayed, train
 from workbench.errors import CannotRunError
-from workbench.evidence import open_bundle
-from workbench.record import Policy
+from workbench.evidence import find_bundles, open_bundle
+from workbench.record import Policy, Recorder
 from workbench.replay.envelope import leaves
 from workbench.replay.kept_steps import INDEX
 from workbench.step.digests import sums_of
@@ -68,7 +68,11 @@ def test_a_write_from_outside_is_the_first_departure(tmp_path, every):
     assert (found.departure.step, found.departure.what) == (3, "parameters")
     assert found.departure.names == ("2.weight",)
     assert found.departure.repeats is True
-    assert "something outside the step" in found.departure.sentence
+    assert found.departure.sentence == (
+        "Step 3 is the first that departs from the record: '2.weight' is not what step 2 left. "
+        "Replayed again, step 2 leaves the same values each time: something outside the step wrote "
+        "to it (averaging, pruning, a loaded checkpoint)."
+    )
     # the next full state takes the record up again: at step 3 itself, or at step 4
     assert found.steps["loss_equal"].tolist() == [True] * 3 + [every == 1] + [True] * 4
 
@@ -136,6 +140,32 @@ def test_a_scaler_skip_between_recovery_points_is_no_recovery_point(tmp_path):
     assert found.departure is None
     scales = list(found.steps["loss_scale"])
     assert scales[2] == 1024.0 and scales[3] == 512.0
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_accumulation_in_the_users_own_loop(tmp_path, every):
+    step = steps.Scaled()
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = step.build_model()
+        optimizer, scaler = step.build_optimizer(model), step.build_scaler()
+        recorder = Recorder(
+            step, model, optimizer, scaler, tmp_path, "run", Policy(recovery_every=every)
+        )
+        for k in range(6):
+            parts = [steps.batch(4), steps.batch(3)]
+            optimizer.zero_grad()
+            with recorder.step(micro_batches=parts, capture="end" if k == 5 else None) as s:
+                for i, part in enumerate(parts):
+                    s.micro_batch(i)
+                    loss = step.loss(step.forward(model, part), part) / 2
+                    s.loss(loss)
+                    scaler.scale(loss).backward()
+                if s.gradients(max_norm=1.0):
+                    s.update()
+    found = replayed(find_bundles(tmp_path)[0], steps.Scaled)
+    assert found.departure is None
+    assert list(found.steps["loss_equal"]) == [True] * 6
 
 
 def test_values_that_grow_leave_their_envelope_before_the_failure(tmp_path):
