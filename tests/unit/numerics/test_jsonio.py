@@ -23,10 +23,8 @@ PLAIN = st.recursive(
 
 def same(a, b):
     if isinstance(a, float) and isinstance(b, float):
-        return (
-            (math.isnan(a)
-            and math.isnan(b))
-            or (a == b and math.copysign(1, a) == math.copysign(1, b))
+        return (math.isnan(a) and math.isnan(b)) or (
+            a == b and math.copysign(1, a) == math.copysign(1, b)
         )
     if type(a) is not type(b):
         return False
