@@ -223,6 +223,7 @@ def _module_values(
     """Inputs and outputs of every call of some modules, each compiled on its own."""
     torch._dynamo.reset()
     session = Session(replay.source, conditions.replace(compile=UNCOMPILED))
+    _take_compiled_off(session)
     modules = dict(modules_of(session))
     calls: dict[str, _Call] = {}
     stop = recorded_stop(session.runner, replay.source)
@@ -244,6 +245,18 @@ def _module_values(
             if outcome.status == "bad" or outcome.unit.stage == "loss":
                 break
     return calls
+
+
+def _take_compiled_off(session: Session) -> None:
+    """Leave the model as it is written, so that only what is compiled here is."""
+    model: Any = session.runner.model
+    while hasattr(model, "_orig_mod"):
+        model = model._orig_mod
+    for module in model.modules():
+        module._compiled_call_impl = None
+    session.runner.model = model
+    # else everything would run eagerly: the record says compiled, the conditions say not
+    session.recorded = session.recorded.replace(compile=UNCOMPILED)
 
 
 def _entering(path: str, calls: dict[str, _Call]) -> Callable[..., None]:

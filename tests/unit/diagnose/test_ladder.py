@@ -9,10 +9,11 @@ from torch import nn
 
 from tests.unit.diagnose.compiled_steps import HalfCached, HalfNorm
 from tests.unit.diagnose.deep_steps import DeepStep, recorded
+from workbench.diagnose.bisect import bisect
 from workbench.diagnose.compiler_search import search
 from workbench.diagnose.ladder import ladder
 from workbench.diagnose.ladder_align import aligned_state, differences, stale_caches
-from workbench.diagnose.ladder_runs import partings, same_masks
+from workbench.diagnose.ladder_runs import first_module, partings, same_masks
 from workbench.errors import NonFiniteError, UsageError
 from workbench.evidence import find_bundles, open_bundle
 from workbench.record import Recorder
@@ -150,3 +151,45 @@ def test_compilers_own_bisector_is_asked_with_masks(half):
     assert answer["status"] == "found", answer
     assert answer["backend"] == "inductor"
     assert answer["subsystem"]
+
+
+class CompiledDeep(DeepStep):
+    """Recorded under a compile backend."""
+
+    def build_model(self):
+        return torch.compile(super().build_model(), backend="aot_eager")
+
+
+def test_a_step_recorded_compiled_is_marked_and_can_be_bisected(tmp_path):
+    step = CompiledDeep(3, b1="forward")
+    bundle = recorded(step, tmp_path)
+    found = ladder(bundle, step=step, backends=("aot_eager",))
+    assert found.recorded == "aot_eager"
+    runs = found.to_data()["reproductions"]
+    assert [(run["backend"], run["original"], run["fails"]) for run in runs] == [
+        ("off", False, True),
+        ("aot_eager", True, True),
+    ]
+    assert bisect(bundle, step=step).origin["module"] == "layers.1.mlp"
+
+
+def wrong_backend(graph, inputs):
+    """A compiler that is wrong: it makes every tanh NaN."""
+    del inputs
+
+    def run(*values):
+        out = graph(*values)
+        tanh = any("tanh" in str(node.target) for node in graph.graph.nodes)
+        return tuple(t * float("nan") if tanh else t for t in out)
+
+    return run
+
+
+def test_modules_are_compiled_one_by_one_although_the_record_was_compiled(tmp_path):
+    step = CompiledDeep(3, b2="forward")
+    bundle = recorded(step, tmp_path)
+    replay = Replay(open_bundle(bundle), step=step)
+    found = first_module(replay, replay.nearest, wrong_backend)
+    assert (found["module"], found["how"]) == ("layers.0.attention", "mask")
+    assert found["inputs_equal"] is True
+    assert first_module(replay, replay.nearest, "eager")["module"] is None
