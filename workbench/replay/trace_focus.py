@@ -18,7 +18,7 @@ from workbench.replay.session import Session
 from workbench.replay.trace import Trace, _Tracer
 from workbench.replay.trace_context import ModuleCall
 from workbench.replay.trace_events import Event, Read, Write
-from workbench.replay.trace_mode import TraceMode, _tensors, quiet
+from workbench.replay.trace_mode import TraceMode, quiet
 from workbench.replay.trace_plan import floating, unwrapped
 from workbench.replay.trace_storage import FINITE, Triple, exact_counts, region_of
 from workbench.step.names import walk
@@ -139,7 +139,7 @@ class _PartMode(TraceMode):
             super()._note_reads(event, plan, part)
             return
         for name, value in part:
-            for label, tensor in _tensors(name, value):
+            for label, tensor in _labelled(name, value):
                 event.reads.append(self._unlooked(label, tensor))
 
     def _unlooked(self, label: str, tensor: Tensor) -> Read:
@@ -233,6 +233,15 @@ class _PartTracer(_Tracer):
 
     def _parameter_rows(self) -> None:
         """Ranges of parameters belong to a full trace."""
+
+
+def _labelled(name: str, value: Any) -> list[tuple[str, Tensor]]:
+    """The tensors in one argument of an op, labelled as the full trace labels them."""
+    if isinstance(value, torch.Tensor):
+        return [(name, value)]
+    if isinstance(value, list | tuple):
+        return [p for i, item in enumerate(value) for p in _labelled(f"{name}[{i}]", item)]
+    return []
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
