@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from workbench.diagnose.ops import MIXING, REDUCTIONS, SEEDS
+from workbench.diagnose.flow import gradient_events, is_conversion, scalar_producer
+from workbench.diagnose.ops import MIXING, REDUCTIONS
 
 if TYPE_CHECKING:
     from workbench.replay.trace import Trace
@@ -327,7 +328,7 @@ class _Slicer:
                 result.contributors.append((index, "birth_of_inf"))
         for origin in result.origins:
             if origin.kind == "nonfinite_scalar":
-                source = _scalar_producer(self.events, origin)
+                source = scalar_producer(self.events, origin.event)
                 if source is not None:
                     result.contributors.append((source, "produced_scalar"))
 
@@ -356,38 +357,10 @@ class _Slicer:
         return path
 
 
-def is_conversion(event: Event) -> bool:
-    """Whether an event made NaN out of infinities."""
-    reads = event.bad_reads
-    made_nan = any(write.counts[0] for write in event.writes)
-    return bool(reads) and made_nan and not any(read.counts[0] for read in reads)
-
-
 def forward_slice(trace: Trace, reads: list[Read]) -> Slice:
     """Slice from values saved in forward, without the cut at the loss."""
     starts = [Start(r.producers, r.leaf, r.counts, r.argument) for r in reads]
     return slice_trace(trace, starts, cut=False)
-
-
-def gradient_events(events: list[Event]) -> set[int]:
-    """Find the backward events that carry a gradient, not only saved values."""
-    found: set[int] = set()
-    for event in events:
-        if event.stage not in ("backward", "reduce", "unscale", "clip", "update", "after_update"):
-            continue
-        seed = event.node is None and event.stage == "backward" and event.base in SEEDS
-        if seed or any(p in found for read in event.reads for p in read.producers):
-            found.add(event.index)
-    return found
-
-
-def _scalar_producer(events: list[Event], origin: Origin) -> int | None:
-    """The op whose result last left the tensor world as a non-finite Python number."""
-    for event in reversed(events[: origin.event]):
-        if event.base == "_local_scalar_dense" and event.bad_reads:
-            producers = event.bad_reads[0].producers
-            return producers[0] if producers else event.index
-    return None
 
 
 def _unique(origins: list[Origin]) -> list[Origin]:

@@ -250,8 +250,7 @@ def _what(bad: Mapping[str, Any]) -> str:
     if kind == "exception" or sink == "exception":
         message = clean(bad.get("message") or tensor or "an exception", 160).rstrip(".")
         return f"The step raised {message}."
-    subject = _subject(sink, tensor)
-    word = kind_word(kind)
+    subject, word = _subject(sink, tensor), kind_word(kind)
     counts = _mapping(bad.get("counts"))
     total = sum(int(counts.get(key, 0)) for key in ("nan", "pos_inf", "neg_inf", "finite"))
     if total > 1:

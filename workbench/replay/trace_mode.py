@@ -6,8 +6,7 @@ wrote, below autograd and with autocast out of the way.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from workbench.numerics.stats import TensorStats, tensor_stats
 from workbench.replay.calls import CallMode, unnumbered
+from workbench.replay.trace_arguments import (
+    arguments,
+    as_float,
+    bad_positions,
+    cloned,
+    dtype_text,
+    list_elements,
+    tensors_in,
+)
 from workbench.replay.trace_context import SourceFinder, StepContext
 from workbench.replay.trace_events import Event, KeptEvent, Read, Write
 from workbench.replay.trace_plan import OpPlan, floating, plan_of
@@ -24,10 +32,6 @@ from workbench.replay.trace_storage import StorageLog, exact_counts, region_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-Named = tuple[str, "Tensor"]
-MAX_SAMPLES = 64
-_MASK_SCAN_LIMIT = 64_000_000
-"""Elements above which positions of non-finite values are not listed."""
 
 _AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | (
     torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
@@ -103,8 +107,8 @@ class TraceMode(TorchDispatchMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        given = _arguments(plan, args, kwargs)
-        parts = _elements(plan, given)
+        given = arguments(plan, args, kwargs)
+        parts = list_elements(plan, given)
         first = len(self.events)
         events = [self._new_event(plan, first + number) for number in range(len(parts))]
         self._calls += 1
@@ -122,7 +126,7 @@ class TraceMode(TorchDispatchMode):
         with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS):
             self._note_results(plan, events, parts, out)
             if kept is not None:
-                kept.outputs = [t.detach().clone() for _, t in _tensors("out", out)]
+                kept.outputs = [t.detach().clone() for _, t in tensors_in("out", out)]
         self._inputs.clear()
         return out
 
@@ -187,9 +191,9 @@ class TraceMode(TorchDispatchMode):
         scalars = []
         for name, value in part:
             if isinstance(value, float | int) and not isinstance(value, bool):
-                scalars.append((name, _as_float(value)))
+                scalars.append((name, as_float(value)))
             else:
-                for label, tensor in _tensors(name, value):
+                for label, tensor in tensors_in(name, value):
                     event.reads.append(self._read(event, plan, name, label, tensor))
         event.scalars = tuple(scalars)
 
@@ -236,8 +240,8 @@ class TraceMode(TorchDispatchMode):
         kept = KeptEvent(
             events[0].index,
             func,
-            tuple(_clone(value) for value in args),
-            {name: _clone(value) for name, value in kwargs.items()},
+            tuple(cloned(value) for value in args),
+            {name: cloned(value) for name, value in kwargs.items()},
             plan.arguments,
         )
         for event in events:
@@ -260,13 +264,13 @@ class TraceMode(TorchDispatchMode):
                 pair
                 for name, value in part
                 if name in plan.written
-                for pair in _tensors(name, value)
+                for pair in tensors_in(name, value)
             ]
             for name, tensor in written:
                 self._write(event, name, tensor)
         if plan.written and not plan.collective:
             return  # what an in-place op returns is what it wrote
-        outputs = list(_tensors("out", out))
+        outputs = list(tensors_in("out", out))
         if len(events) > 1 and len(outputs) == len(events):
             for event, (_, tensor) in zip(events, outputs, strict=True):
                 self._write(event, "out0", tensor)
@@ -280,16 +284,18 @@ class TraceMode(TorchDispatchMode):
     def _created(self, event: Event, tensor: Tensor) -> None:
         record = self.log.record(tensor)
         self.log.created_undefined(record, event.index, tensor)
-        event.writes.append(Write("out0", record.number, None, _dtype(tensor), tuple(tensor.shape)))
+        event.writes.append(
+            Write("out0", record.number, None, dtype_text(tensor), tuple(tensor.shape))
+        )
 
     def _write(self, event: Event, slot: str, tensor: Tensor) -> None:
         record = self.log.record(tensor)
         stats: TensorStats | None = None
         if floating(tensor) and tensor.device.type != "meta":
             stats = tensor_stats(tensor)
-        write = Write(slot, record.number, stats, _dtype(tensor), tuple(tensor.shape))
+        write = Write(slot, record.number, stats, dtype_text(tensor), tuple(tensor.shape))
         if write.bad:
-            write.first, write.samples = _positions(tensor)
+            write.first, write.samples = bad_positions(tensor)
             self._verify_inputs(event)
             event.absorbs_some |= self._absorbs_some(event, write, tensor)
         self.log.wrote(record, event.index, tensor, finite=not write.bad)
@@ -321,89 +327,3 @@ class TraceMode(TorchDispatchMode):
             if bool((torch.isinf(tensor) & torch.isfinite(out)).any()):
                 return True
         return False
-
-
-def _arguments(
-    plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[tuple[str, Any]]:
-    named = [
-        (plan.arguments[i] if i < len(plan.arguments) else f"arg{i}", a) for i, a in enumerate(args)
-    ]
-    named += list(kwargs.items())
-    return named
-
-
-def _elements(plan: OpPlan, given: list[tuple[str, Any]]) -> list[list[tuple[str, Any]]]:
-    """Split a list op's arguments into one set per list element."""
-    if not plan.elementwise_lists:
-        return [given]
-    lengths = [len(v) for _, v in given if isinstance(v, list | tuple) and v and _is_tensor(v[0])]
-    if not lengths:
-        return [given]
-    count = lengths[0]
-    parts = []
-    for number in range(count):
-        part = []
-        for name, value in given:
-            if isinstance(value, list | tuple) and len(value) == count:
-                part.append((name, value[number]))
-            elif isinstance(value, list | tuple) and not value:
-                continue
-            else:
-                part.append((name, value))
-        parts.append(part)
-    return parts
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
-def _tensors(name: str, value: Any) -> Iterable[Named]:
-    """List the tensors in one argument or result, with a label each."""
-    if isinstance(value, torch.Tensor):
-        return [(name, value)]
-    if isinstance(value, list | tuple):
-        return [
-            pair
-            for number, item in enumerate(value)
-            for pair in _tensors(f"{name}[{number}]", item)
-        ]
-    return []
-
-
-def _clone(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return (
-            torch.empty_like(value).copy_(value) if value.is_quantized else value.detach().clone()
-        )
-    if isinstance(value, list | tuple):
-        return type(value)(_clone(item) for item in value)
-    return value
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _as_float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.copysign(math.inf, value)
-
-
-def _positions(tensor: Tensor) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
-    """First non-finite index, and which indices of the first dimension hold any."""
-    if tensor.layout != torch.strided or tensor.numel() > _MASK_SCAN_LIMIT:
-        return None, ()
-    bad = ~torch.isfinite(tensor.detach())
-    if tensor.dim() == 0:
-        return (), ()
-    flat = int(bad.reshape(-1).to(torch.uint8).argmax())
-    index = []
-    for length in reversed(tensor.shape):
-        index.append(flat % length)
-        flat //= length
-    rows = bad.reshape(tensor.shape[0], -1).any(dim=1).nonzero().reshape(-1)
-    return tuple(reversed(index)), tuple(int(i) for i in rows[:MAX_SAMPLES])

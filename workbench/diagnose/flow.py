@@ -1,0 +1,38 @@
+"""Facts about single events and about the flow of gradients that slicing rests on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workbench.diagnose.ops import SEEDS
+
+if TYPE_CHECKING:
+    from workbench.replay.trace_events import Event
+
+
+def is_conversion(event: Event) -> bool:
+    """Whether an event made NaN out of infinities."""
+    reads = event.bad_reads
+    made_nan = any(write.counts[0] for write in event.writes)
+    return bool(reads) and made_nan and not any(read.counts[0] for read in reads)
+
+
+def gradient_events(events: list[Event]) -> set[int]:
+    """Find the backward events that carry a gradient, not only saved values."""
+    found: set[int] = set()
+    for event in events:
+        if event.stage not in ("backward", "reduce", "unscale", "clip", "update", "after_update"):
+            continue
+        seed = event.node is None and event.stage == "backward" and event.base in SEEDS
+        if seed or any(p in found for read in event.reads for p in read.producers):
+            found.add(event.index)
+    return found
+
+
+def scalar_producer(events: list[Event], index: int) -> int | None:
+    """The op whose result last left the tensor world as a non-finite Python number."""
+    for event in reversed(events[:index]):
+        if event.base == "_local_scalar_dense" and event.bad_reads:
+            producers = event.bad_reads[0].producers
+            return producers[0] if producers else event.index
+    return None
