@@ -327,7 +327,7 @@ class Search:
         self.prober.note("op trace of the whole step", f"{total:,} of {total:,} ops looked at")
         self.result.used_full_trace, self.result.looked_at = True, (total, total)
         self.result.notes.append(
-            "Boundaries could not settle it, so every op was traced: the answer is the full trace's"
+            "Boundaries could not settle it, so every op was traced: the answer is a full trace's."
         )
         sliced = slice_trace(trace, starts_of(trace))
         bad = self.replay.source.first_bad

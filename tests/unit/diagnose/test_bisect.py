@@ -23,7 +23,6 @@ from workbench.diagnose.zoo_step import incident_step
 from workbench.errors import CannotRunError, UsageError
 from workbench.evidence import open_bundle
 from workbench.replay import Replay
-from workbench.replay.trace_focus import Part, trace_part
 
 INCIDENTS = Path(__file__).resolve().parents[2] / "incidents"
 KEYS = ("kind", "stage", "op", "where", "module", "in_loss", "source", "autograd_node", "event")
@@ -158,35 +157,6 @@ def test_incident_answer_is_the_full_traces(tmp_path, stem):
         expected["event"] = None
     assert got == expected
     assert found.used_full_trace != SAMPLE[stem]
-
-
-# -- the trace of a part ----------------------------------------------------------------------
-
-
-def test_trace_of_a_part_keeps_event_numbers_and_skips_statistics(tmp_path):
-    step = DeepStep(4, b2="forward")
-    bundle = recorded(step, tmp_path)
-    replay = Replay(open_bundle(bundle), step=step)
-    full = replay.trace()
-    traced = trace_part(replay, [Part(("layers.2",))])
-    assert traced.trace.same_events(full)
-    for ours, theirs in zip(traced.trace.graph, full.graph, strict=True):
-        if traced.inside(ours):
-            assert [w.stats for w in ours.writes] == [w.stats for w in theirs.writes]
-            assert [r.counts for r in ours.reads] == [r.counts for r in theirs.reads]
-        else:
-            assert all(w.stats is None for w in ours.writes)
-    assert any(traced.inside(e) and e.bad for e in traced.trace.graph)
-    assert any(e.bad for e in full.graph if not traced.inside(e))
-
-
-def test_part_leaves_out_what_is_skipped():
-    part = Part(("a",), skip=("a.b",))
-    assert part.holds("a", "forward")
-    assert part.holds("a.c.d", "forward")
-    assert not part.holds("a.b.x", "forward")
-    assert not part.holds("ab", "forward")
-    assert not Part(stages=("loss",)).holds("a", "forward")
 
 
 # -- blocks -----------------------------------------------------------------------------------
