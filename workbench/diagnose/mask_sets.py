@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ Packed = dict[str, dict[str, Any]]
 """By sink: ``shape``, and by class (``nan``, ``pos_inf``, ``neg_inf``) its packed positions."""
 
 MAX_BYTES: Final = 4 << 20
+MAX_UNPACKED: Final = 1 << 30
 _CLASSES: Final = ("nan", "pos_inf", "neg_inf")
 _RAISED: Final = "raised"
 
@@ -64,9 +66,10 @@ def relation(original: Packed | None, other: Packed | None) -> Relation:
         if original[name]["shape"] != other[name]["shape"]:
             return "unknown"
         shared = (original[name].keys() & other[name].keys()) - {"shape"}
+        size = _packed_size(original[name]["shape"])
         for kind in shared:
-            here, there = _unpack(original[name][kind]), _unpack(other[name][kind])
-            both += _bits(here & there)
+            here = _unpack(original[name][kind], size)
+            both += _bits(here & _unpack(other[name][kind], size))
     first, second = _elements(original), _elements(other)
     if both == first == second:
         return "equal"
@@ -79,7 +82,7 @@ def relation(original: Packed | None, other: Packed | None) -> Relation:
 
 def _elements(packed: Mapping[str, Mapping[str, Any]]) -> int:
     return sum(
-        _bits(_unpack(text))
+        _bits(_unpack(text, _packed_size(entry["shape"])))
         for entry in packed.values()
         for kind, text in entry.items()
         if kind != "shape"
@@ -91,8 +94,22 @@ def _pack(mask: np.ndarray[Any, Any]) -> str:
     return base64.b64encode(zlib.compress(bits.tobytes(), 1)).decode("ascii")
 
 
-def _unpack(text: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype=np.uint8)
+def _packed_size(shape: Sequence[int]) -> int:
+    return (math.prod(int(size) for size in shape) + 7) // 8
+
+
+def _unpack(text: str, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Unpack one class; kept cells lie on disk, so neither size nor text is trusted.
+
+    Raises:
+        ValueError: It is not what was packed for a tensor of this shape.
+    """
+    if not 0 <= size <= MAX_UNPACKED:
+        raise ValueError(f"a mask of {size} bytes")
+    unpacked = zlib.decompressobj().decompress(base64.b64decode(text), size + 1)
+    if len(unpacked) != size:
+        raise ValueError("a mask of another size")
+    return np.frombuffer(unpacked, dtype=np.uint8)
 
 
 def _bits(packed: np.ndarray[Any, np.dtype[np.uint8]]) -> int:

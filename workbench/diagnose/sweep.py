@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from workbench.diagnose.cell import Task, run_task, stopped
 from workbench.diagnose.dependence import condition_words, finite_sentence, plain
 from workbench.diagnose.mask_sets import relation
 from workbench.diagnose.sweep_tables import cell_row, tables
-from workbench.errors import UsageError
+from workbench.errors import BundleError, UsageError
 from workbench.evidence import Bundle, open_bundle
 from workbench.evidence.table import write_table
 from workbench.numerics import jsonio
@@ -283,12 +284,16 @@ class _Store:
         path = self._path(cell)
         if not path.is_file():
             return
-        kept = jsonio.loads(path.read_bytes())
-        if isinstance(kept, dict) and (kept.get("schema"), kept.get("digest")) == (
-            CELL_SCHEMA,
-            cell.digest,
-        ):
-            cell.data, cell.kept = kept["data"], True
+        try:
+            document = jsonio.loads(path.read_bytes())
+            if (document["schema"], document["digest"]) != (CELL_SCHEMA, cell.digest):
+                return
+            kept = Cell(cell.changed, cell.digest, document["data"])
+            tables([kept])
+            relation(kept.data["masks"], kept.data["masks"])
+        except (OSError, BundleError, KeyError, TypeError, ValueError, AttributeError, zlib.error):
+            return  # damaged: it is run again
+        cell.data, cell.kept = kept.data, True
 
     def keep(self, cell: Cell) -> None:
         if not cell.data["runs"]:

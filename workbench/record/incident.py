@@ -217,7 +217,7 @@ class Incident:
         forward = self._missing_for_forward(state)
         update = forward or self._missing_for_update(state)
         steps = self.recorder.ring.steps_before(self.session.step_index)
-        trajectory = forward
+        trajectory = None if self._led_to(state, steps) else forward
         if not trajectory and not steps:
             trajectory = "missing earlier steps: the policy keeps none (recovery_every=0)"
             if self.recorder.policy.recovery_every:
@@ -230,6 +230,12 @@ class Incident:
             "update": update or COMPLETE,
             "trajectory": trajectory or COMPLETE,
         }
+
+    def _led_to(self, state: StepState | None, steps: Sequence[Any]) -> bool:
+        """Whether earlier steps give the parameters that the step itself has no longer."""
+        if state is None or "batch" in self.missing or "batch objects" in self.missing:
+            return False
+        return bool(steps) and state.model is None and bool(state.micro_batches)
 
     def _missing_for_forward(self, state: StepState | None) -> str | None:
         if state is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from workbench.errors import CannotRunError
+from workbench.errors import BundleError, CannotRunError
 from workbench.numerics.comparison import bits_equal
 from workbench.step.state import StepState
 from workbench.step.storage import read_state
@@ -58,19 +58,18 @@ def kept_steps(bundle: Bundle, source: Source) -> list[Kept]:
 
     Raises:
         CannotRunError: There is none to start from.
+        BundleError: The index is damaged.
     """
     ledger = {record.get("step"): record for record in bundle.ledger()}
     listed = bundle.json(INDEX).get("steps", []) if bundle.has(INDEX) else []
-    kept = [
-        Kept(
-            int(entry["step"]),
-            read_state(bundle, str(entry["prefix"])),
-            entry.get("loss_bits"),
-            entry.get("sums") or {},
-            ledger.get(entry["step"], {}),
-        )
-        for entry in listed
-    ]
+    try:
+        kept = [_kept(bundle, entry, ledger) for entry in listed]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BundleError(
+            f"The file '{INDEX}' of the bundle '{bundle.path}' has a form that is not understood "
+            f"({type(error).__name__}: {error}), so its earlier steps cannot be replayed. The "
+            "incident's own step can. Check the bundle with: workbench verify"
+        ) from error
     while kept and not kept[0].is_recovery_point:
         kept.pop(0)
     if not kept:
@@ -83,6 +82,16 @@ def kept_steps(bundle: Bundle, source: Source) -> list[Kept]:
     own = source.digests.get("loss_bits")
     last = Kept(source.step_index, source.state, own, {}, ledger.get(source.step_index, {}))
     return [*kept, last]
+
+
+def _kept(bundle: Bundle, entry: Mapping[str, Any], ledger: Mapping[Any, Any]) -> Kept:
+    return Kept(
+        int(entry["step"]),
+        read_state(bundle, str(entry["prefix"])),
+        entry.get("loss_bits"),
+        dict(entry.get("sums") or {}),
+        ledger.get(entry["step"], {}),
+    )
 
 
 def merge(recorded: StepState, left: StepState) -> StepState:

@@ -23,7 +23,7 @@ class Block(nn.Module):
 
 
 class Half(TrainingStep):
-    """float16 autocast; in block 1 the hidden values exceed 65504, and are small again after."""
+    """float16 autocast; a weight of block 1 exceeds 65504, the largest float16."""
 
     autocast = Autocast(torch.float16, "cpu")
     gains = (1.0, 1e5, 1.0)

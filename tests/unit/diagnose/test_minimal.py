@@ -64,7 +64,7 @@ def test_nothing_helps(tmp_path):
 def test_the_modules_that_must_leave_low_precision(tmp_path):
     replay, prober = probing(Half, tmp_path)
     found = minimal_modules(prober, modules_of(replay))
-    # the value overflows where `up` hands it on, so `down` has to read it in float32 as well
+    # the weight of `up` overflows, and what `up` then hands on has to be read in float32 as well
     assert found.fixing.found == ("1.up", "1.down")
     assert found.fixing.one_minimal
     assert found.sentences[0] == (

@@ -1,6 +1,8 @@
 """Sweeps: real cells, real processes, one table that says no more than it shows."""
 
-from concurrent.futures import ThreadPoolExecutor
+import multiprocessing
+import re
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import pytest
 import torch
@@ -70,6 +72,33 @@ def test_finished_cells_are_kept_for_the_same_bundle_code_and_conditions(half, h
     assert [row["kept"] for row in rows([{"autocast": "off"}], repeats=2)] == [False, False]
     fresh = run_sweep(half, [], step=Half, directory=tmp_path, executor=here)
     assert [row["kept"] for row in fresh.rows] == [False]
+
+
+def test_a_damaged_cell_is_run_again(half, here, tmp_path):
+    def kept():
+        rows = run_sweep(half, [], step=Half, directory=tmp_path, executor=here, resume=True).rows
+        return rows[0]["kept"], rows[0]["result"], rows[0]["mask"]
+
+    assert kept() == (False, "unchanged", "equal")
+    assert kept() == (True, "unchanged", "equal")
+    (path,) = (tmp_path / "cells").iterdir()
+    whole = path.read_text()
+    for damage in (
+        "{",
+        whole.replace('"runs"', '"walks"'),
+        whole.replace('"shape": []', '"shape": [999999999999999]'),
+        re.sub(r'"pos_inf": ".*?"', '"pos_inf": "eJzt"', whole),
+    ):
+        assert damage != whole
+        path.write_text(damage)
+        assert kept() == (False, "unchanged", "equal")
+        assert kept() == (True, "unchanged", "equal")
+
+
+def test_a_pool_of_processes(half, tmp_path):
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        swept = run_sweep(half, [{"autocast": "off"}], step=Half, directory=tmp_path, executor=pool)
+    assert [row["result"] for row in swept.rows] == ["unchanged", "gone"]
 
 
 def test_a_grid_with_repeats_and_origins(half, here, tmp_path):

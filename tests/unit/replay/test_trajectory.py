@@ -7,7 +7,7 @@ import torch
 
 from tests.unit.replay import steps
 from tests.unit.replay.trajectory_steps import replayed, train
-from workbench.errors import CannotRunError
+from workbench.errors import BundleError, CannotRunError
 from workbench.evidence import find_bundles, open_bundle
 from workbench.record import Policy, Recorder
 from workbench.replay.envelope import leaves
@@ -140,6 +140,27 @@ def test_a_scaler_skip_between_recovery_points_is_no_recovery_point(tmp_path):
     assert found.departure is None
     scales = list(found.steps["loss_scale"])
     assert scales[2] == 1024.0 and scales[3] == 512.0
+
+
+def test_it_leads_to_a_step_whose_own_parameters_were_not_kept(tmp_path):
+    def spike(k, model, optimizer):
+        optimizer.param_groups[0]["lr"] = float("inf") if k == 4 else 0.01
+
+    path = train(steps.LogOfSoftmax(), tmp_path, between=spike, every=3)
+    bundle = open_bundle(path)
+    assert bundle.completeness["forward_loss"].startswith("missing")
+    assert bundle.completeness["trajectory"] == "complete"
+    found = replayed(path, steps.LogOfSoftmax)
+    assert found.departure is None and found.last == 4
+    assert found.steps["bad"][4].startswith("after_update: parameter:")
+
+
+def test_a_damaged_index_is_said(tmp_path):
+    path = train(steps.LogOfSoftmax(), tmp_path)
+    index = path / INDEX
+    index.write_text(index.read_text().replace('"prefix"', '"suffix"'))
+    with pytest.raises(BundleError, match=r"index\.json"):
+        replayed(path, steps.LogOfSoftmax)
 
 
 @pytest.mark.parametrize("every", [1, 3])
