@@ -139,12 +139,14 @@ class Search:
         self, accepted: list[tuple[Candidate, Explained]], patch: Callable[[list[Place]], Any]
     ) -> None:
         """Take the first candidate without which the others do not make the step finite."""
+        unpatched = accepted[:1]
+        accepted = sorted(accepted, key=lambda pair: pair[1].origin.order)
         places = [c.place for c, _ in accepted if c.place is not None]
         for number, found in enumerate(accepted):
             others = places[:number] + places[number + 1 :]
             alone = not others
             if alone or self._fails(patch(others), f"all but {found[0].name} set finite"):
-                self._answer(*found, patched=bool(number))
+                self._answer(*found, patched=found not in unpatched)
                 return
 
     def _candidates(self, seen: Seen, passed: Sequence[Place]) -> list[Candidate]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from torch import nn
 
 from workbench.replay.trace_focus import tensors_in
+from workbench.replay.trace_mode import quiet
 from workbench.replay.trace_storage import exact_counts
 from workbench.step.names import inner_model, join
 
@@ -96,6 +97,7 @@ def kinds_of(tensors: Iterable[Tensor]) -> Kinds:
     """Classes of non-finite values in some tensors."""
     found: set[str] = set()
     for tensor in tensors:
-        counts = exact_counts(tensor.detach())
+        with quiet():  # a probe's own arithmetic is no part of a step that is traced
+            counts = exact_counts(tensor.detach())
         found |= {kind for kind, n in zip(("nan", "+inf", "-inf"), counts, strict=True) if n}
     return frozenset(found)

@@ -159,6 +159,14 @@ def test_incident_answer_is_the_full_traces(tmp_path, stem):
     assert found.used_full_trace != SAMPLE[stem]
 
 
+def test_halving_finds_the_first_of_two_origins_of_an_incident(tmp_path):
+    path = INCIDENTS / "tw01_two_origins_in_one_step.py"
+    bundle = record(path, tmp_path, None).bundle
+    found = bisect(bundle, step=incident_step(path), halve=True)
+    expected = of_full_trace(bundle, incident_step(path)) | {"event": None}
+    assert answer(found) == expected
+
+
 # -- blocks -----------------------------------------------------------------------------------
 
 
