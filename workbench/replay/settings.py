@@ -49,7 +49,7 @@ def applied(
     with ExitStack() as stack:
         stack.enter_context(_random_state_kept())
         stack.enter_context(_threads(conditions.threads))
-        stack.enter_context(_matmul(conditions, device))
+        stack.enter_context(_matmul(conditions, recorded, device))
         stack.enter_context(_cudnn(conditions))
         stack.enter_context(_deterministic(conditions))
         stack.enter_context(_attention(conditions.sdpa, device))
@@ -120,14 +120,19 @@ def _threads(wanted: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def _matmul(conditions: Conditions, device: torch.device) -> Iterator[None]:
+def _matmul(
+    conditions: Conditions, recorded: Conditions | None, device: torch.device
+) -> Iterator[None]:
     before = _precision()
     tf32 = _matmul_tf32()
     try:
         torch.set_float32_matmul_precision(conditions.matmul_precision)
         # Both are one switch inside torch, and setting it off after "medium" leaves a state that
         # torch refuses to read; on a CPU there is nothing for it to act on.
-        if device.type == "cuda" and conditions.matmul_tf32 != _matmul_tf32():
+        changed = {} if recorded is None else recorded.changes(conditions)
+        only_precision = "matmul_precision" in changed and "matmul_tf32" not in changed
+        differs = conditions.matmul_tf32 != _matmul_tf32()
+        if device.type == "cuda" and differs and not only_precision:
             torch.backends.cuda.matmul.allow_tf32 = bool(conditions.matmul_tf32)
         yield
     finally:
