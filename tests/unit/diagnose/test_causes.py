@@ -300,7 +300,7 @@ CASES |= {
 }
 
 
-NEEDS_A_BUNDLE = {"learning_rate": "test_growth.py"}
+NEEDS_A_BUNDLE = {"learning_rate": "test_growth.py", "exploding_gradient": "test_growth.py"}
 
 
 @pytest.mark.parametrize("label", sorted(CASES))

@@ -31,6 +31,17 @@ def forward(model, b): return model(b["x"])
 def loss(out, b): return out.pow(2).mean()
 """
 
+EXPLODES = """
+import torch, torch.nn as nn
+def build():
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    xs = [torch.ones(2, 4)] * 3 + [torch.full((2, 4), 1e6)] + [torch.full((2, 4), 1e20)] * 3
+    return model, torch.optim.SGD(model.parameters(), 1e-3), None, [{"x": x} for x in xs]
+def forward(model, b): return model(b["x"])
+def loss(out, b): return (out - 1).pow(2).mean()
+"""
+
 CALM = """
 import torch, torch.nn as nn
 def build():
@@ -59,6 +70,12 @@ def test_growth_names_the_first_step_out_of_proportion_before_the_overflow(tmp_p
     assert growth["tensor"]["name"] in ("weight", "bias")
     assert overflow["range"] == "overflow" and overflow["step"] > 0
     assert row["verdict"] == "bitwise"
+
+
+def test_a_gradient_out_of_proportion_is_told_from_a_learning_rate(tmp_path: Path) -> None:
+    growth = run(tmp_path, EXPLODES)["origins"][0]
+    assert (growth["kind"], growth["step"]) == ("growth", 3)
+    assert growth["cause"] == "exploding_gradient"
 
 
 @pytest.mark.parametrize("text", [LOADED, CALM], ids=["loaded from outside", "one huge batch"])
