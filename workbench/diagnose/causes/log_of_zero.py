@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.diagnose.case import Case
+from workbench.diagnose.case import Case, ancestors
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import Intervention, rewritten
 from workbench.diagnose.log_space import LogSpace
@@ -35,10 +35,21 @@ def _explain(case: Case) -> str:
     return "The argument of the logarithm is exactly 0, and log(0) is −Inf."
 
 
+_STABLE = {
+    "_softmax": "log_softmax instead of log(softmax)",
+    "sigmoid": "logsigmoid instead of log(sigmoid)",
+    "exp": "logsumexp instead of log(sum(exp))",
+}
+
+
 def _counterfactuals(case: Case) -> list[Intervention]:
     call = case.event.function_call if case.event is not None else -1
-    stable = Intervention("the stable form instead of the log of a probability", LogSpace(), call)
-    return [stable, *rewritten(case, "an argument of at least 1e-7", clamped_argument(1e-7, None))]
+    above = [case.trace.graph[i].base for i in ancestors(case.trace, case.origin.event)]
+    name = next((_STABLE[base] for base in above if base in _STABLE), None)
+    clamped = rewritten(case, "an argument of at least 1e-7", clamped_argument(1e-7, None))
+    if name is None:
+        return clamped
+    return [Intervention(name, LogSpace(), call), *clamped]
 
 
 CAUSE = Cause(
