@@ -162,6 +162,8 @@ class Case:
         """Find additions upstream whose scalar (an eps) vanished in the tensor's dtype."""
         found = []
         for index in [*ancestors(self.trace, self.origin.event), self.origin.event]:
+            if not 0 <= index < len(self.trace.graph):  # an exception before any op ran
+                continue
             event = self.trace.graph[index]
             if not event.base.startswith("add") or not event.writes:
                 continue

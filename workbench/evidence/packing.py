@@ -88,6 +88,17 @@ def pack_tensors(tensors: Mapping[str, Tensor]) -> Packed:
     return packed
 
 
+def cannot_store(t: Tensor) -> str | None:
+    """Why a tensor's values cannot be stored, in words; None when they can."""
+    if t.is_quantized:
+        return f"quantised tensor ({dtype_name(t.dtype)})"
+    if t.is_nested:
+        return "nested tensor"
+    if t.layout not in {torch.strided, torch.sparse_coo, *_COMPRESSED}:
+        return f"tensor of layout {t.layout}"
+    return None
+
+
 def _is_plain(t: Tensor) -> bool:
     """Whether a tensor can be stored as it is."""
     return (
@@ -125,8 +136,8 @@ def _pack_other(packed: Packed, name: str, t: Tensor, strided: dict[str, Tensor]
         return spec | {"meta": True, "shape": list(t.shape), "dtype": dtype_name(t.dtype)}
     if not t.is_cpu:
         spec["device"] = str(t.device)
-    if t.is_quantized:
-        spec["missing"] = f"quantised tensor ({dtype_name(t.dtype)})"
+    if reason := cannot_store(t):
+        spec["missing"] = reason
     elif t.layout is torch.strided:
         strided[name] = t.resolve_conj().resolve_neg()
     else:
@@ -260,11 +271,9 @@ def _pack_sparse(packed: Packed, name: str, t: Tensor) -> Spec:
     if t.layout is torch.sparse_coo:
         spec["coalesced"] = t.is_coalesced()
         pieces = {"indices": t._indices(), "values": t._values()}
-    elif t.layout in _COMPRESSED:
+    else:
         outer, inner = _COMPRESSED[t.layout]
         pieces = {outer: getattr(t, outer)(), inner: getattr(t, inner)(), "values": t.values()}
-    else:
-        return {"missing": f"tensor of layout {t.layout}"}
     spec["parts"] = {}
     for part, values in pieces.items():
         key = packed.free_name(f"{name}:{part}")

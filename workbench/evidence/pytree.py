@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from workbench.errors import BundleError, UsageError
+from workbench.evidence.packing import cannot_store
 from workbench.evidence.records import AttributeDict, FieldTuple, Missing
 from workbench.numerics.limits import dtype_name, dtype_of
 
@@ -129,7 +130,11 @@ class _Flatten:
             self._open.discard(id(obj))
 
     def _leaf(self, obj: Any, path: str) -> Any:
+        if isinstance(obj, Missing):
+            return {"missing": obj.type}
         if isinstance(obj, Tensor):
+            if reason := cannot_store(obj):
+                return {"missing": reason}
             return {"type": "tensor", "name": self._store(obj, obj, path)}
         if isinstance(obj, np.ndarray):
             return self._array(obj, path)

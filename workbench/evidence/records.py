@@ -68,8 +68,12 @@ def loaded_class(name: str) -> type | None:
     found: Any = sys.modules.get(module)
     for part in qualified.split("."):
         found = getattr(found, part, None) if found is not None else None
+    return found if is_record_class(found) else None
+
+
+def is_record_class(found: Any) -> bool:
+    """Whether something is a dataclass or a namedtuple class."""
     if not isinstance(found, type):
-        return None
-    fields = getattr(found, "_fields", None)
-    named = issubclass(found, tuple) and isinstance(fields, tuple)
-    return found if dataclasses.is_dataclass(found) or named else None
+        return False
+    named = issubclass(found, tuple) and isinstance(getattr(found, "_fields", None), tuple)
+    return dataclasses.is_dataclass(found) or named

@@ -79,6 +79,11 @@ class BundleWriter:
         )
 
     @property
+    def published(self) -> bool:
+        """Whether the bundle has its final name."""
+        return self._published
+
+    @property
     def bytes_written(self) -> int:
         """Bytes of all files so far, without the manifest."""
         return sum(entry.size for entry in self.manifest.files.values())

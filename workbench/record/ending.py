@@ -18,6 +18,7 @@ from workbench.record.trip import Trip
 from workbench.step.digests import loss_bits
 from workbench.step.runner import StepRunner
 from workbench.step.stages import Unit
+from workbench.step.values import scalar
 
 if TYPE_CHECKING:
     from workbench.record.recorder import Recorder
@@ -37,10 +38,10 @@ def finish_step(recorder: Recorder, session: Session, runner: StepRunner) -> Ste
         return session.finished
     recorder.step_index = session.step_index + 1
     skipped = skipped_by(runner)
-    loss = runner.loss_value
+    loss = recorder.guard("loss", lambda: runner.loss_value)
     written = recorder.guard("evidence", lambda: _record(recorder, session, runner, skipped))
     session.finished = StepResult(
-        loss=None if loss is None else float(loss),
+        loss=scalar(loss),
         grad_norm=recorder.guard("norm", lambda: grad_norm(runner)),
         updated=_all_updated(runner),
         skipped_by=skipped,
@@ -60,7 +61,7 @@ def _record(
     found = recorder.monitor.look(
         skipped == "scaler",
         runner.values.scale_after,
-        None if loss is None else float(loss),
+        scalar(loss),
         grad_norm(runner),
     )
     alerts = [alert.as_dict() for alert in found]
@@ -130,7 +131,7 @@ def _write(
         session.notes.append("no bundle: this run has reached max_bundles or max_total_bytes")
         return None
     incident = Incident(recorder, session, trip, runner, alerts)
-    written = recorder.guard("bundle", lambda: incident.write(left))
+    written = recorder.guard("bundle", lambda: incident.write(left)) or incident.partly
     if written is not None:
         recorder.bundles.append(written.path)
         recorder.bytes_written += written.size

@@ -14,6 +14,7 @@ from workbench.step.domains import batch_fields
 from workbench.step.gates import BadTensor, scaler_enabled
 from workbench.step.names import named_parameters
 from workbench.step.runner import Outcome, StepRunner
+from workbench.step.values import scalar, text_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,7 +54,7 @@ def evidence_of(
         "input": [] if trip.finding is None else [v.as_dict() for v in trip.finding.violations],
         "exception": None if exception is None else _exception(exception),
         "alerts": list(alerts),
-        "loss": None if runner.loss_value is None else float(runner.loss_value),
+        "loss": scalar(runner.loss_value),
         "losses": _losses(runner),
         "gradients": _gradients(session, runner),
         "units": [_unit(outcome) for outcome in session.outcomes],
@@ -127,7 +128,7 @@ def _exception(error: BaseException) -> dict[str, Any]:
     kind = type(error)
     return {
         "type": f"{kind.__module__}.{kind.__qualname__}",
-        "message": str(error)[:4000],
+        "message": text_of(error)[:4000],
         "raised_at": place,
     }
 
@@ -137,8 +138,8 @@ def _losses(runner: StepRunner) -> list[dict[str, Any]]:
     values = runner.values
     return [
         {
-            "loss": float(loss.detach()),
-            "components": {name: float(value.detach()) for name, value in parts.items()},
+            "loss": scalar(loss),
+            "components": {name: scalar(value) for name, value in parts.items()},
         }
         for loss, parts in zip(values.losses, values.components, strict=False)
     ]
@@ -155,7 +156,7 @@ def _gradients(session: Session, runner: StepRunner) -> dict[str, Any]:
         "reduced": True,
         "clipped": False,
         "kept": bool(session.gradients),
-        "norm": _number(runner.values.grad_norm),
+        "norm": scalar(runner.values.grad_norm),
     }
 
 
@@ -188,7 +189,3 @@ def _update(runner: StepRunner, session: Session) -> dict[str, Any]:
             for one in values.optimizer_records
         ],
     }
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)

@@ -59,6 +59,7 @@ class Incident:
         alerts: The alerts of this step.
         missing: Per part that is not in the bundle, why.
         completeness: Per recovery goal, once it is written.
+        partly: What was published when writing failed: a true bundle, unsealed.
     """
 
     recorder: Recorder
@@ -68,6 +69,7 @@ class Incident:
     alerts: Sequence[dict[str, Any]] = ()
     missing: dict[str, str] = field(default_factory=dict)
     completeness: dict[str, str] = field(default_factory=dict)
+    partly: Written | None = None
 
     def write(self, budget: int) -> Written:
         """Write and seal the bundle.
@@ -76,7 +78,8 @@ class Incident:
             budget: Most bytes it may take; what is heaviest is left out first.
 
         Raises:
-            OSError: The disk does not take it; what was published before stays, unsealed.
+            OSError: The disk does not take it; what was published before stays, unsealed, and is
+                named by ``partly``.
         """
         name = bundle_name(self.recorder.run_id, self.session.step_index, self.recorder.rank,
                            self.recorder.world)  # fmt: skip
@@ -84,6 +87,9 @@ class Incident:
         try:
             return self._write(writer, budget)
         except BaseException:
+            if writer.published:
+                self.partly = Written(writer.path, writer.bytes_written)
+                self.completeness = dict(writer.manifest.completeness)
             writer.abort()
             raise
 

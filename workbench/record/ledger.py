@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,17 +44,46 @@ class Ledger:
             OSError: The file cannot be written.
         """
         self.recent.append(record)
-        if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("a", encoding="utf-8")
-        self._file.write(jsonio.dumps(record) + "\n")
-        self._file.flush()
+        line = jsonio.dumps(record) + "\n"
+        if self._file is None or self._is_gone(self._file):
+            self.close()
+            self._file = self._open()
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError:
+            self.close()  # what the disk did not take is not written again, half, later on
+            raise
+
+    def _open(self) -> IO[str]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = self.path.open("a", encoding="utf-8")
+        if _is_torn(self.path):  # a killed run, or a full disk, left half a line
+            file.write("\n")
+        return file
+
+    def _is_gone(self, file: IO[str]) -> bool:
+        """Whether the file was removed or replaced while it was open (a cleaned directory)."""
+        try:
+            return not os.path.samestat(os.fstat(file.fileno()), self.path.stat())
+        except OSError:
+            return True
 
     def close(self) -> None:
         """Close the file; a later append opens it again."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):  # closing tries once more what could not be written
+                file.close()
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether a file ends within a line."""
+    if not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def freeze_first_bad(directory: Path, run_id: str, content: dict[str, Any]) -> bool:

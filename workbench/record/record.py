@@ -9,6 +9,7 @@ from workbench.record import settings
 from workbench.record.session import Session
 from workbench.step.gates import scaler_enabled
 from workbench.step.runner import StepRunner
+from workbench.step.values import scalar
 
 if TYPE_CHECKING:
     from workbench.record.recorder import Recorder
@@ -60,7 +61,7 @@ def make_record(
         "batch_summary": session.batch_summary,
         "precision": settings.precision(recorder.step_object, session.autocast),
         "mode": "train" if recorder.model.training else "eval",
-        "loss": None if loss is None else float(loss),
+        "loss": scalar(loss),
         "loss_components": sum_components(runner) or None,
         "loss_scale": values.scale_before,
         "loss_scale_previous": recorder.previous_scale,
@@ -91,7 +92,9 @@ def sum_components(runner: StepRunner) -> dict[str, float]:
     total: dict[str, float] = {}
     for parts in runner.values.components:
         for name, value in parts.items():
-            total[name] = total.get(name, 0.0) + float(value.detach())
+            number = scalar(value)
+            if number is not None:
+                total[name] = total.get(name, 0.0) + number
     return total
 
 
@@ -100,7 +103,7 @@ def grad_norm(runner: StepRunner) -> float | None:
     norm = runner.values.grad_norm
     if norm is None:
         norm = runner.values.gate_norm
-    return None if norm is None else float(norm)
+    return scalar(norm)
 
 
 def _norm_is_scaled(runner: StepRunner) -> bool | None:

@@ -34,6 +34,7 @@ from workbench.step.early import may_update_early
 from workbench.step.locate import step_reference
 from workbench.step.runner import Outcome, StepRunner
 from workbench.step.stages import Unit
+from workbench.step.values import text_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -237,8 +238,8 @@ class Recorder:
         finding = Finding(unit, exception=error)
         if session.trip is None:
             session.trip = make_trip(finding, self.run_id, session.step_index, self.rank)
-            loss, updated = runner.loss_value, any_updated(runner)
-            self.guard("freeze", lambda: session.settle(loss, unit.stage, updated))
+            updated = any_updated(runner)
+            self.guard("freeze", lambda: session.settle(runner.loss_value, unit.stage, updated))
         result = self.finish(session, runner)
         if result.incident is not None:
             error.add_note(f"workbench: the evidence of this step is in {result.incident}")
@@ -261,7 +262,7 @@ class Recorder:
         try:
             return work()
         except Exception as error:  # noqa: BLE001 - the tool may not break the training it watches
-            sentence = f"the recorder's {what} failed: {type(error).__name__}: {error}"
+            sentence = f"the recorder's {what} failed: {type(error).__name__}: {text_of(error)}"
             seen = sentence in self.failures
             self.failures.append(sentence)
             log = logger.debug if seen else logger.warning

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from workbench.record.settings import learning_rates
 from workbench.step.gates import optimizer_state_tensors
 from workbench.step.names import named_parameters
 from workbench.step.runner import StepValues
+from workbench.step.values import scalar
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -38,7 +40,8 @@ class UpdateScan:
 
     def __init__(self, model: nn.Module, every: int) -> None:
         self._every = every
-        self._small = sum(p.numel() for p in model.parameters()) <= SMALL
+        self._model = model
+        self._small: bool | None = None
         self._turn = 0
         self._last_norm: float | None = None
         self._last_loss: float | None = None
@@ -59,14 +62,17 @@ class UpdateScan:
             optimizers: The optimizers; a non-finite learning rate is a hint.
         """
         hint = self._hint(values, loss, optimizers)
-        return self._small or hint or (self._every > 0 and step % self._every == 0)
+        if self._small is None:
+            self._small = _is_small(self._model)
+        due = self._every > 0 and step % self._every == 0
+        return bool(self._small) or hint or due
 
     def _hint(
         self, values: StepValues, loss: Tensor | None, optimizers: Sequence[Optimizer]
     ) -> bool:
         norm = values.grad_norm if values.grad_norm is not None else values.gate_norm
-        now = None if norm is None else float(norm)
-        size = None if loss is None else abs(float(loss))
+        now, size = scalar(norm), scalar(loss)
+        size = None if size is None else abs(size)
         jumped = _jumped(self._last_norm, now) or _jumped(self._last_loss, size)
         self._last_norm, self._last_loss = now, size
         rates = [rate for group in learning_rates(optimizers) for rate in group if rate is not None]
@@ -106,3 +112,11 @@ def share_of(tensors: Sequence[Tensor], start: int, most: int) -> tuple[list[Ten
         chosen.append(tensor)
         elements += tensor.numel()
     return chosen, (start + len(chosen)) % max(1, len(tensors))
+
+
+def _is_small(model: nn.Module) -> bool | None:
+    """Whether everything is read each time; None while lazy parameters have no size yet."""
+    parameters = list(model.parameters())
+    if any(is_lazy(parameter) for parameter in parameters):
+        return None
+    return sum(parameter.numel() for parameter in parameters) <= SMALL

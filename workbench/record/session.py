@@ -83,7 +83,7 @@ class Session:
     def _begin(self, micro_batches: Sequence[Any]) -> None:
         recorder = self.recorder
         if micro_batches:  # before the snapshot: numpy's view of a shared tensor would copy it
-            self.look_at_batches(micro_batches)
+            recorder.guard("look at the batch", lambda: self.look_at_batches(micro_batches))
         self.snapshot = StepSnapshot(
             recorder.model,
             recorder.optimizers,

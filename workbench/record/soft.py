@@ -80,10 +80,10 @@ def fingerprint(micro_batches: Sequence[Any]) -> str:
 
 
 def _sample(t: Tensor) -> bytes:
-    if t.dtype in _NUMPY:  # numpy takes a strided sample several times faster
+    if t.dtype in _NUMPY and not t.is_neg():  # numpy takes a strided sample several times faster
         flat = t.numpy().reshape(-1) if t.is_contiguous() else t.numpy().ravel()[: 1 << 16]
         return flat[:: max(1, flat.size // _HASHED)][:_HASHED].tobytes()
-    flat_t = t.reshape(-1)[:: max(1, t.numel() // _HASHED)][:_HASHED]
+    flat_t = t.resolve_conj().resolve_neg().reshape(-1)[:: max(1, t.numel() // _HASHED)][:_HASHED]
     return flat_t.contiguous().view(torch.uint8).numpy().tobytes()
 
 

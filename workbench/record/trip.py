@@ -12,6 +12,7 @@ from workbench.record.policy import Action, Policy
 from workbench.step.domains import Violation
 from workbench.step.gates import BadTensor
 from workbench.step.stages import Stage, Unit
+from workbench.step.values import text_of
 
 Kind = Literal["nonfinite", "alert", "captured"]
 _MESSAGE = 500
@@ -98,7 +99,7 @@ def make_trip(finding: Finding, run_id: str, step: int, rank: int) -> Trip:
 def _what(finding: Finding) -> dict[str, Any]:
     if finding.exception is not None:
         name = type(finding.exception).__name__
-        text = f"{name}: {finding.exception}"[:_MESSAGE]
+        text = f"{name}: {text_of(finding.exception)}"[:_MESSAGE]
         return {
             "tensor": f"exception:{name}",
             "sink": "exception",

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from workbench.errors import BundleError, CannotRunError
+from workbench.evidence.pytree import Resolve
 from workbench.numerics.comparison import bits_equal
+from workbench.step.classes import classes_of
 from workbench.step.state import StepState
 from workbench.step.storage import read_state
 
@@ -63,7 +65,8 @@ def kept_steps(bundle: Bundle, source: Source) -> list[Kept]:
     ledger = {record.get("step"): record for record in bundle.ledger()}
     listed = bundle.json(INDEX).get("steps", []) if bundle.has(INDEX) else []
     try:
-        kept = [_kept(bundle, entry, ledger) for entry in listed]
+        resolve = classes_of(source.step, bundle)
+        kept = [_kept(bundle, entry, ledger, resolve) for entry in listed]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BundleError(
             f"The file '{INDEX}' of the bundle '{bundle.path}' has a form that is not understood "
@@ -84,10 +87,12 @@ def kept_steps(bundle: Bundle, source: Source) -> list[Kept]:
     return [*kept, last]
 
 
-def _kept(bundle: Bundle, entry: Mapping[str, Any], ledger: Mapping[Any, Any]) -> Kept:
+def _kept(
+    bundle: Bundle, entry: Mapping[str, Any], ledger: Mapping[Any, Any], resolve: Resolve
+) -> Kept:
     return Kept(
         int(entry["step"]),
-        read_state(bundle, str(entry["prefix"])),
+        read_state(bundle, str(entry["prefix"]), resolve),
         entry.get("loss_bits"),
         dict(entry.get("sums") or {}),
         ledger.get(entry["step"], {}),

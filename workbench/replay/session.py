@@ -86,7 +86,7 @@ class Session:
         step = self.source.step
         with _building(step):
             model = step.build_model()
-            model.to(device)
+            _place(model, device)
             built = step.build_optimizer(model)
             optimizers = list(built) if isinstance(built, Sequence) else [built]
             scaler = step.build_scaler()
@@ -220,6 +220,13 @@ class Session:
     def rng_digest(self) -> str | None:
         """Digest of the random numbers after the last unit."""
         return None if self.observed.rng is None else self.observed.rng.digest()
+
+
+def _place(model: nn.Module, device: torch.device) -> None:
+    if any(t.is_meta for t in (*model.parameters(), *model.buffers())):
+        model._apply(lambda t: t if t.is_meta else t.to(device))  # what has no values stays
+    else:
+        model.to(device)
 
 
 @contextmanager

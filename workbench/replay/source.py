@@ -71,11 +71,13 @@ class Source:
             BundleError: The state is damaged.
         """
         from workbench.step import load_step, read_state
+        from workbench.step.classes import classes_of
 
         manifest = bundle.manifest
+        loaded = load_step(bundle, step=step, trust=trust)
         return cls(
-            step=load_step(bundle, step=step, trust=trust),
-            state=read_state(bundle),
+            step=loaded,
+            state=read_state(bundle, resolve=classes_of(loaded, bundle)),
             recorded=bundle.conditions,
             kind=manifest.kind,
             first_bad=manifest.first_bad,

@@ -11,6 +11,7 @@ from workbench.replay import sentences
 from workbench.replay.result import StageState
 from workbench.step.domains import batch_fields, check_domains
 from workbench.step.stages import STAGES
+from workbench.step.values import scalar, text_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,7 +71,7 @@ def _state(stage: str, outcomes: Sequence[Outcome], texts: Mapping[str, str]) ->
     counts = worst.bad[0].counts.as_dict() if worst.bad else None
     if worst.exception is not None:
         masks[tensor] = ""
-        sentence = f"{type(worst.exception).__name__}: {str(worst.exception)[:200]}"
+        sentence = f"{type(worst.exception).__name__}: {text_of(worst.exception)[:200]}"
     else:
         sentence = sentences.bad(tensor, counts, len(worst.bad) - 1)
     if worst.status == "skip":
@@ -95,10 +96,11 @@ def _gated_as_backward(outcomes: Sequence[Outcome]) -> bool:
 def values_shown(values: StepValues, loss: Tensor | None) -> dict[str, str]:
     """Sentences for clean stages that name a value: the loss, the norm, what the optimizer did."""
     found: dict[str, str] = {}
-    if loss is not None:
-        found["loss"] = f"The loss is finite: {float(loss):.4g}."
-    if values.grad_norm is not None:
-        found["clip"] = f"The gradient norm is finite: {float(values.grad_norm):.4g}."
+    size, norm = scalar(loss), scalar(values.grad_norm)
+    if size is not None:
+        found["loss"] = f"The loss is finite: {size:.4g}."
+    if norm is not None:
+        found["clip"] = f"The gradient norm is finite: {norm:.4g}."
     if values.scale_before is None:
         found["unscale"] = "There is no loss scale to divide out."
     if values.optimizer_records:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from workbench.numerics.stats import TensorStats, tensor_stats
+from workbench.step.values import scalar
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,7 +67,7 @@ def step_row(
         equal = recorded_bits == session.loss_bits
     return {
         "step": step,
-        "loss": math.nan if seen.loss is None else float(seen.loss),
+        "loss": math.nan if (loss := scalar(seen.loss)) is None else loss,
         "loss_equal": equal,
         "gradient_norm": math.nan if norm is None else float(norm),
         "learning_rate": _learning_rate(before),

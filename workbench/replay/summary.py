@@ -12,6 +12,7 @@ from workbench.replay import sentences
 from workbench.replay.plan import recorded_stop
 from workbench.replay.result import RunResult, StageState
 from workbench.replay.verdict import grade
+from workbench.step.values import scalar
 
 if TYPE_CHECKING:
     from workbench.replay.session import Session
@@ -34,7 +35,7 @@ def run_result(session: Session, stages: Sequence[StageState], *, original: bool
         read_back=seen.read_back,
         without_effect=session.no_effect,
         stages=list(stages),
-        loss=None if seen.loss is None else float(seen.loss),
+        loss=scalar(seen.loss),
         loss_bits=session.loss_bits,
         first_bad=first_bad(session),
         gradients=seen.gradients,

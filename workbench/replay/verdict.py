@@ -226,7 +226,10 @@ def _where(result: RunResult) -> str:
     if result.first_bad is None:
         return "nothing became non-finite"
     bad = result.first_bad
-    return f"here {bad['tensor']} became non-finite in {bad['stage']} instead"
+    tensor, stage = bad["tensor"], bad["stage"]
+    if str(tensor).startswith("exception:"):
+        return f"here {str(tensor).partition(':')[2]} was raised in {stage} instead"
+    return f"here {tensor} became non-finite in {stage} instead"
 
 
 def _distance(source: Source, session: Session) -> float | None:

@@ -69,7 +69,8 @@ def batch_fields(batch: Any) -> list[tuple[str, Tensor]]:
 
 def _walk(tree: Any, path: str, depth: int) -> Iterator[tuple[str, Tensor]]:
     if isinstance(tree, Tensor):
-        yield path, tree
+        if not tree.is_nested:  # it has no one shape, and many ops refuse it
+            yield path, tree
     elif isinstance(tree, np.ndarray) and tree.dtype.kind in "biuf" and tree.flags.writeable:
         yield path, torch.from_numpy(tree)
     elif depth < 8:

@@ -10,11 +10,12 @@ import copy
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from workbench.numerics.counts import count
 from workbench.numerics.digests import mask_digest
@@ -127,7 +128,11 @@ class ModelSnapshot:
         parameters = module._parameters.copy()
         buffers = module._buffers.copy()
         for tensor in (*parameters.values(), *buffers.values()):
-            if tensor is not None:
+            if tensor is not None and is_lazy(tensor):
+                self._failed[id(tensor)] = (
+                    "it was lazy: it had no values before this step's forward"
+                )
+            elif tensor is not None:
                 self._keep(tensor)
         return _Seen(
             path, module, attributes, parameters, buffers, module.training, _extra_state(module)
@@ -187,13 +192,13 @@ class ModelSnapshot:
 
 def _tensors_of(seen: _Seen) -> list[tuple[str, TensorKind, Tensor]]:
     found: list[tuple[str, TensorKind, Tensor]] = [
-        (name, "parameter", p) for name, p in seen.parameters.items() if p is not None
+        (name, "parameter", p) for name, p in seen.parameters.items() if _is_there(p)
     ]
     transient = seen.module._non_persistent_buffers_set
     found += [
         (name, "buffer_nonpersistent" if name in transient else "buffer", b)
         for name, b in seen.buffers.items()
-        if b is not None
+        if _is_there(b)
     ]
     found += [
         (name, "attribute", value)
@@ -201,6 +206,11 @@ def _tensors_of(seen: _Seen) -> list[tuple[str, TensorKind, Tensor]]:
         if isinstance(value, Tensor)
     ]
     return found
+
+
+def _is_there(t: Tensor | None) -> TypeGuard[Tensor]:
+    """Whether a slot holds a tensor that has values; a lazy one has none."""
+    return t is not None and not is_lazy(t)
 
 
 def _describe(seen: _Seen) -> dict[str, Any]:
@@ -273,8 +283,17 @@ def _slots(model: nn.Module) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for path, module in walk(model):
         for slots in (module._parameters, module._buffers):
-            found.update({join(path, n): t for n, t in slots.items() if t is not None})
+            found.update({join(path, n): t for n, t in slots.items() if _is_there(t)})
     return found
+
+
+def materialize(state: ModelState, model: nn.Module) -> None:
+    """Give lazy parameters and buffers their recorded shapes, as a first forward would."""
+    for path, module in walk(model):
+        for name, slot in (*module._parameters.items(), *module._buffers.items()):
+            recorded = state.tensors.get(join(path, name))
+            if slot is not None and recorded is not None and is_lazy(slot):
+                slot.materialize(recorded.shape, dtype=recorded.dtype)
 
 
 def restore_model(state: ModelState, model: nn.Module, place: Callable[..., Tensor]) -> None:

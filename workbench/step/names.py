@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 # Class name -> attribute that holds the wrapped module, with the package the class must come from.
 _WRAPPERS = {
@@ -114,11 +115,11 @@ def join(path: str, name: str) -> str:
 
 
 def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield parameters by name; a tied one once, under its first name."""
+    """Yield parameters by name; a tied one once, under its first name; a lazy one not yet."""
     seen: set[int] = set()
     for path, module in walk(model):
         for name, parameter in module._parameters.items():
-            if parameter is not None and id(parameter) not in seen:
+            if parameter is not None and id(parameter) not in seen and not is_lazy(parameter):
                 seen.add(id(parameter))
                 yield join(path, name), parameter
 
@@ -128,6 +129,6 @@ def named_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     seen: set[int] = set()
     for path, module in walk(model):
         for name, buffer in module._buffers.items():
-            if buffer is not None and id(buffer) not in seen:
+            if buffer is not None and id(buffer) not in seen and not is_lazy(buffer):
                 seen.add(id(buffer))
                 yield join(path, name), buffer

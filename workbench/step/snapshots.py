@@ -15,10 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from workbench.evidence.records import FieldTuple, Missing
+
 How = Literal["cow", "copy", "assumed"]
 """``cow`` and ``copy`` were taken before the step ran; ``assumed`` was read when it tripped."""
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
+DEEPEST = 60
+"""Levels of nesting of a tree that are copied."""
 LARGEST_CONTAINER = 4096
 """Most entries of a plain container that counts as state; longer ones are histories or tables."""
 
@@ -135,49 +139,88 @@ def copy_tree(tree: Tree, leaf: Callable[[Tensor], Any]) -> Tree:
     """Copy containers, replace every tensor by ``leaf(tensor)``, copy arrays, keep other leaves.
 
     Args:
-        tree: Any nesting of dict, list, tuple, named tuple, deque and dataclass.
+        tree: Any nesting of dict, list, tuple, named tuple, deque and dataclass. A container inside
+            itself, or deeper than ``DEEPEST``, becomes a ``Missing``.
         leaf: What becomes of a tensor.
     """
-    kind = type(tree)
-    if isinstance(tree, Tensor):
-        return leaf(tree)
-    if isinstance(tree, np.ndarray):
-        return tree.copy()
-    if isinstance(tree, Mapping):
-        return _copy_mapping(tree, leaf)
-    if isinstance(tree, tuple):
-        items = [copy_tree(value, leaf) for value in tree]
-        return kind(*items) if hasattr(tree, "_fields") else tuple(items)
-    if isinstance(tree, list):
-        return [copy_tree(value, leaf) for value in tree]
-    if isinstance(tree, deque):
-        return deque((copy_tree(value, leaf) for value in tree), tree.maxlen)
-    if is_dataclass(tree) and not isinstance(tree, type):
-        return _copy_dataclass(tree, leaf)
-    return tree
+    return _TreeCopy(leaf).copy(tree)
 
 
-def _copy_mapping(tree: Mapping[Any, Any], leaf: Callable[[Tensor], Any]) -> Any:
-    items = {key: copy_tree(value, leaf) for key, value in tree.items()}
-    if type(tree) is dict:
-        return items
-    try:
-        return type(tree)(items)  # type: ignore[call-arg]
-    except TypeError:  # a mapping with another constructor, such as defaultdict
-        return items
+class _TreeCopy:
+    def __init__(self, leaf: Callable[[Tensor], Any]) -> None:
+        self._leaf = leaf
+        self._open: set[int] = set()
 
+    def copy(self, tree: Tree) -> Tree:
+        if isinstance(tree, Tensor):
+            return self._leaf(tree)
+        if isinstance(tree, np.ndarray):
+            return tree.copy()
+        copier = self._copier(tree)
+        if copier is None:
+            return tree
+        if id(tree) in self._open or len(self._open) >= DEEPEST:
+            return Missing(f"{type(tree).__name__} (nests too deep, or contains itself)")
+        self._open.add(id(tree))
+        try:
+            return copier(tree)
+        finally:
+            self._open.discard(id(tree))
 
-def _copy_dataclass(tree: Any, leaf: Callable[[Tensor], Any]) -> Any:
-    copy = object.__new__(type(tree))
-    for field in fields(tree):
-        if hasattr(tree, field.name):
-            object.__setattr__(copy, field.name, copy_tree(getattr(tree, field.name), leaf))
-    return copy
+    def _copier(self, tree: Tree) -> Callable[[Any], Any] | None:
+        if isinstance(tree, Missing):
+            return None
+        if isinstance(tree, Mapping):
+            return self._mapping
+        if isinstance(tree, tuple):
+            return self._tuple
+        if isinstance(tree, list):
+            return lambda items: [self.copy(value) for value in items]
+        if isinstance(tree, deque):
+            return lambda items: deque((self.copy(value) for value in items), items.maxlen)
+        if is_dataclass(tree) and not isinstance(tree, type):
+            return self._dataclass
+        return None
+
+    def _tuple(self, tree: tuple[Any, ...]) -> Any:
+        items = [self.copy(value) for value in tree]
+        if isinstance(tree, FieldTuple):
+            return FieldTuple(tree._fields, items)
+        # not the class's own constructor: it may check its fields, or take others (PackedSequence)
+        return tuple.__new__(type(tree), items) if hasattr(tree, "_fields") else tuple(items)
+
+    def _mapping(self, tree: Mapping[Any, Any]) -> Any:
+        items = {key: self.copy(value) for key, value in tree.items()}
+        if type(tree) is dict:
+            return items
+        try:
+            return type(tree)(items)  # type: ignore[call-arg]
+        except TypeError:  # a mapping with another constructor, such as defaultdict
+            return items
+
+    def _dataclass(self, tree: Any) -> Any:
+        copy = object.__new__(type(tree))
+        for field in fields(tree):
+            if hasattr(tree, field.name):
+                object.__setattr__(copy, field.name, self.copy(getattr(tree, field.name)))
+        return copy
 
 
 def snapshot_tree(tree: Tree) -> Tree:
-    """Copy a tree with every tensor as a snapshot (a batch, an optimizer's state)."""
-    return copy_tree(tree, lambda t: keep(t).tensor)
+    """Copy a tree with every tensor as a snapshot (a batch, an optimizer's state).
+
+    A tensor that cannot be copied (a nested one, one of a foreign kind) becomes a ``Missing``, so
+    that the rest is kept.
+    """
+    return copy_tree(tree, _snapshot)
+
+
+def _snapshot(t: Tensor) -> Tensor | Missing:
+    try:
+        return keep(t).tensor
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return Missing(f"{type(t).__module__}:{type(t).__name__} ({why[:120]})")
 
 
 def plain(value: Any) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from workbench.step.model_state import (
     ModelSnapshot,
     ModelState,
+    materialize,
     model_differences,
     restore_model,
 )
@@ -260,6 +261,7 @@ def restore_state(
     if state.model is None:
         refuse_differences(["the record has no parameters from before the step"])
         return
+    materialize(state.model, model)
     differences = model_differences(state.model, model)
     if optimizers and state.optimizers:
         differences += optimizer_differences(state.optimizers, model, optimizers)

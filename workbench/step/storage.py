@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.errors import BundleError
+from workbench.errors import BundleError, CannotRunError
+from workbench.evidence.pytree import Resolve
+from workbench.evidence.records import Missing
 from workbench.step.model_state import ModelState, TensorInfo
 from workbench.step.object_state import ObjectState
 from workbench.step.optimizer_state import OptimizerState
@@ -144,15 +146,18 @@ def _arrays_as_tensors(tree: Any) -> Any:
 # -- reading ----------------------------------------------------------------------------------
 
 
-def read_state(bundle: Bundle, prefix: str = "") -> StepState:
+def read_state(bundle: Bundle, prefix: str = "", resolve: Resolve | None = None) -> StepState:
     """Read the state of a step from a bundle; parts that are not there stay empty.
 
     Args:
         bundle: The opened bundle.
         prefix: Folder inside the bundle, ending in ``/``, for a step of the trajectory.
+        resolve: Gives the classes of the batch's records, once the user's code is trusted and
+            loaded (``classes_of``); without it they come back as dicts and tuples with names.
 
     Raises:
-        BundleError: A part is damaged or of an unknown form, or there is no random state.
+        BundleError: A part is damaged or of an unknown form.
+        CannotRunError: There is no random state.
     """
     read = _Reader(bundle, prefix)
     step = read("state/step", dict) or {}
@@ -161,7 +166,7 @@ def read_state(bundle: Bundle, prefix: str = "") -> StepState:
     optimizers = read("state/optimizer", lambda t: [_read_optimizer(o) for o in t["optimizers"]])
     return StepState(
         step_index=int(step.get("step_index", 0)),
-        micro_batches=read("batch", lambda tree: list(tree["micro_batches"])) or [],
+        micro_batches=read("batch", lambda t: list(t["micro_batches"]), resolve) or [],
         model=read("state/model", _read_model),
         optimizers=optimizers or [],
         scaler=read("state/scaler", _read_object),
@@ -175,7 +180,7 @@ def read_state(bundle: Bundle, prefix: str = "") -> StepState:
 
 
 def _no_rng(bundle: Bundle) -> Any:
-    raise BundleError(
+    raise CannotRunError(
         f"The bundle {str(bundle.path)!r} has no file 'state/rng.json', so the random numbers of "
         "its step are not known and a replay would draw others. The rest of the bundle can still "
         "be looked at with: workbench inspect"
@@ -187,12 +192,14 @@ class _Reader:
         self._bundle = bundle
         self._prefix = prefix
 
-    def __call__(self, stem: str, convert: Callable[[Any], Any]) -> Any:
+    def __call__(
+        self, stem: str, convert: Callable[[Any], Any], resolve: Resolve | None = None
+    ) -> Any:
         full = self._prefix + stem
         if not self._bundle.has(f"{full}.json"):
             return None
         try:
-            return convert(self._bundle.pytree(full))
+            return convert(self._bundle.pytree(full, resolve))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise BundleError(
                 f"The file '{full}.json' of the bundle {str(self._bundle.path)!r} has a form that "
@@ -202,7 +209,11 @@ class _Reader:
 
 
 def _read_model(tree: Any) -> ModelState:
-    tensors = {str(name): _tensor(value) for name, value in tree["tensors"].items()}
+    tensors = {
+        str(name): _tensor(value)
+        for name, value in tree["tensors"].items()
+        if not isinstance(value, Missing)
+    }
     info = {
         str(name): TensorInfo(i["kind"], str(i["how"]), bool(i["requires_grad"]), str(i["device"]))
         for name, i in tree["info"].items()

@@ -1,0 +1,36 @@
+"""Reading what a user's step hands over: numbers of any tensor, texts of any exception."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+
+def scalar(value: Any) -> float | None:
+    """Read a number.
+
+    Args:
+        value: A number, a tensor, anything else or None.
+
+    Returns:
+        The number; None where there is not one: several elements, a complex value, no number.
+    """
+    if value is None:
+        return None
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_complex() or value.is_meta:
+            return None
+        value = value.detach()
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def text_of(error: BaseException) -> str:
+    """An exception's message; its own ``__str__`` is the user's code and may fail."""
+    try:
+        return str(error)
+    except Exception as second:  # noqa: BLE001 - the tool may not replace the user's exception
+        return f"(its text cannot be had: {type(second).__name__})"
