@@ -92,8 +92,8 @@ def _test(
         "placebo_intervention": placebo.name if placebo is not None else None,
         "establishes": _establishes(intervention, result, placebo_result),
         "does_not_establish": (
-            "That this change is a repair: it is a diagnostic condition, and the original still "
-            "fails."
+            "It does not show that this change is a repair: it is a diagnostic condition, and the "
+            "original still fails."
         ),
     }
 

@@ -48,6 +48,11 @@ class Findings:
         return list(self.data["summary"])
 
     @property
+    def replayed(self) -> bool:
+        """Whether a replay stands behind them."""
+        return bool((self.data.get("reproduction") or {}).get("verdict"))
+
+    @property
     def origins(self) -> list[dict[str, Any]]:
         """The origins, first in time first."""
         return list(self.data["origins"])

@@ -153,6 +153,7 @@ def _tell(
         not any_updated(runner),
         session.completeness,
         [*recorder.failed_in(session), *session.notes],
+        step=recorder.reference["reference"],
     )
     if session.raising:  # the exception says it
         return

@@ -18,6 +18,7 @@ def incident_text(
     withheld: bool,
     completeness: Mapping[str, str],
     failures: Sequence[str] = (),
+    step: str = "",
 ) -> str:
     """Compose the text of exception and log.
 
@@ -28,6 +29,8 @@ def incident_text(
         withheld: Whether the update of this step was kept from happening.
         completeness: The bundle's, per recovery goal.
         failures: What failed while recording.
+        step: Reference to the step's code, ``module:Name`` or ``file.py:Name``; empty where there
+            is none.
     """
     facts = SummaryFacts(
         first_bad=trip.first_bad,
@@ -40,9 +43,10 @@ def incident_text(
         lines.append("Bundle  none was written.")
     else:
         path = shlex.quote(str(bundle))
+        code = f" --step {shlex.quote(step)}" if step else ""
         lines += [
             f"Bundle  {bundle} ({byte_size(size)})",
-            f"        workbench diagnose {path}",
+            f"        workbench diagnose {path}{code}",
             f"        workbench open {path}",
         ]
     lines += [f"Note    {failure}" for failure in failures]

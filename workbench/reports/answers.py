@@ -138,15 +138,16 @@ def prevent(incident: Incident) -> str:
     """What to try, and what trying it here showed."""
     tried = list((incident.findings or {}).get("counterfactuals") or [])
     gone = [item for item in tried if item.get("result") in ("gone", "benign_skip")]
+    fixes = [str(origin["fix"]) for origin in origins(incident) if origin.get("fix")]
     if gone:
         best = gone[0]
         placebo = best.get("placebo")
-        control = f" The same change elsewhere: {result(str(placebo))}" if placebo else ""
+        control = f" The same kind of change elsewhere: {result(str(placebo))}" if placebo else ""
+        advice = f"{fixes[0].rstrip('.')}. " if fixes else ""
         return (
-            f"Try: {best.get('intervention')}. Tried as a diagnostic: "
+            f"{advice}Tried as a diagnostic, {best.get('intervention')}: "
             f"{result(str(best.get('result')))}{control}"
         )
-    fixes = [str(origin["fix"]) for origin in origins(incident) if origin.get("fix")]
     if fixes:
         return f"{fixes[0].rstrip('.')}. Not tried here."
     if needs_replay(incident):

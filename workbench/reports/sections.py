@@ -46,6 +46,7 @@ def first_screen(incident: Incident) -> Section:
         blocks.facts(
             [
                 ("Where", answers.where(incident), "stages"),
+                ("Why", answers.line(incident, "Why"), "origin"),
                 ("Contaminated", answers.contaminated(incident), "origin"),
                 ("Ranks", answers.ranks(incident), "environment"),
                 ("Reproduced", answers.reproduced(incident), "how-to-check-this-report"),

@@ -33,7 +33,7 @@ def classes_of(step: Any, bundle: Bundle) -> Resolve:
         if module in {recorded, "__main__", type(step).__module__}:
             for scope in scopes:
                 found = _attribute(scope, qualified)
-                if is_record_class(found):
+                if isinstance(found, type) and is_record_class(found):
                     return found
         return loaded_class(name)
 

@@ -174,7 +174,7 @@ def test_the_text_has_five_lines_the_bundle_and_two_commands(tmp_path):
     assert lines[0].startswith("✕ The loss")
     assert [line.split()[0] for line in lines[1:5]] == ["Why", "Sure?", "Reach", "Resume"]
     assert str(bundle.path) in lines[5]
-    assert lines[6].strip() == f"workbench diagnose {bundle.path}"
+    assert lines[6].strip() == f"workbench diagnose {bundle.path} --step recorded_steps:Cnn"
     assert lines[7].strip() == f"workbench open {bundle.path}"
     assert isinstance(error, FloatingPointError)
     assert isinstance(error, workbench.NonFiniteError)

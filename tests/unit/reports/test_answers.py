@@ -59,8 +59,8 @@ def test_other_ranks_are_not_spoken_for():
 
 def test_prevention_is_named_diagnostic_and_has_its_placebo():
     text = answers.prevent(incident())
-    assert "Tried as a diagnostic: The failure is gone." in text
-    assert "The same change elsewhere: It fails the same way." in text
+    assert "Tried as a diagnostic, log_softmax instead of log(softmax): The failure is gone." in text
+    assert "The same kind of change elsewhere: It fails the same way." in text
 
 
 def test_fix_that_was_not_tried_is_said_so():

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from workbench.diagnose import Findings
+    from workbench.evidence import Bundle
 
 _LINES = 15
 
@@ -60,7 +61,13 @@ def command(
     findings = diagnose(
         opened, step=step, trust=trust, require=require, progress=note, anomaly=anomaly
     )
-    saved = save(findings, opened.findings_dir)
+    earlier = None if findings.replayed else _earlier(opened)
+    if earlier is not None:
+        note(
+            "The step's code was not run now. Shown are the findings saved by an earlier diagnosis."
+        )
+        findings = earlier
+    saved = None if earlier is not None else save(findings, opened.findings_dir)
     if as_json:
         say(findings.to_json())
         return
@@ -70,6 +77,18 @@ def command(
     shown = lines if full or len(lines) <= _LINES else [*lines[: _LINES - 1], _more(lines)]
     for line in shown:
         say(line)
+
+
+def _earlier(bundle: Bundle) -> Findings | None:
+    """Findings of an earlier replay of exactly this bundle; they are not replaced by less."""
+    from workbench.diagnose import Findings
+    from workbench.errors import BundleError
+
+    try:
+        found = Findings.load(bundle)
+    except BundleError:
+        return None
+    return found if found is not None and found.replayed else None
 
 
 def _more(lines: list[str]) -> str:

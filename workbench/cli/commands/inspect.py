@@ -34,21 +34,19 @@ def command(bundle: Path, as_json: bool) -> None:
 def _facts(bundle: Bundle) -> dict[str, Any]:
     import msgspec
 
-    from workbench.evidence import summary_facts, summary_lines
-
     manifest: dict[str, Any] = msgspec.to_builtins(bundle.manifest)
     return {
         "schema": "workbench.inspect/1",
         "path": str(bundle.path),
         "digest": bundle.digest,
         "manifest": manifest,
-        "summary": summary_lines(summary_facts(bundle)),
+        "summary": _summary(bundle),
         "ledger_records": len(bundle.ledger()),
     }
 
 
 def _lines(bundle: Bundle) -> list[str]:
-    from workbench.evidence import byte_size, clean, summary_facts, summary_lines
+    from workbench.evidence import byte_size, clean
 
     manifest = bundle.manifest
     sealed = "sealed" if bundle.sealed else "incomplete: its writing did not come to its end"
@@ -62,13 +60,28 @@ def _lines(bundle: Bundle) -> list[str]:
         ("Step code", clean(step.reference or "none recorded", 200)),
         ("Digest", bundle.digest),
     ]
-    lines = [*summary_lines(summary_facts(bundle)), "", *table(rows)]
+    lines = [*_summary(bundle), "", *table(rows)]
     lines += ["", "Replay", *table(_goals(bundle), indent="  ")]
     lines += ["", "Conditions", *table(_conditions(bundle), indent="  ")]
     files = [(rel, byte_size(entry.size)) for rel, entry in manifest.files.items()]
     lines += ["", "Files", *table(files, indent="  ")]
     lines += [f"  {clean(rel)}: left out, {clean(why)}" for rel, why in manifest.dropped.items()]
     return lines + [f"Note: {clean(text, 300)}" for text in manifest.notes]
+
+
+def _summary(bundle: Bundle) -> list[str]:
+    """The five lines: of the findings saved beside the bundle, else of the record alone."""
+    from workbench.diagnose import Findings
+    from workbench.errors import BundleError
+    from workbench.evidence import clean, summary_facts, summary_lines
+
+    try:
+        saved = Findings.load(bundle)
+    except BundleError:  # what lies beside the bundle is not the bundle
+        saved = None
+    if saved is None or not saved.replayed:
+        return summary_lines(summary_facts(bundle))
+    return [clean(line, 600) for line in saved.summary]
 
 
 def _goals(bundle: Bundle) -> list[tuple[str, str]]:

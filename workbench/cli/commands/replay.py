@@ -101,18 +101,29 @@ def _conclusions(result: RunResult, data: dict[str, Any]) -> list[str]:
     lines = [f"{item['key']}: {item['why']}" for item in result.without_effect]
     lines += result.notes
     after = data.get("original_after")
+    changed = ", ".join(f"{key} {value}" for key, value in result.changed.items())
     if after is not None:
-        lines.append(_after(after, ", ".join(result.changed)))
+        skipped = any(stage.get("scaler_skip") for stage in data["stages"])
+        lines.append(_after(after, ", ".join(result.changed), skipped))
+    elif result.diagnostic and result.first_bad is not None:
+        bad = result.first_bad
+        lines.append(
+            f"Still bad at {bad['stage']} ({bad['tensor']}) with {changed}: the failure does not "
+            "depend on it alone."
+        )
     if "reproduction" in data:
         lines.append(data["reproduction"]["sentence"])
     return lines
 
 
-def _after(after: dict[str, Any], changed: str) -> str:
+def _after(after: dict[str, Any], changed: str, skipped: bool) -> str:
+    here = (
+        "The loss is finite; gradients are not, and the scaler will skip." if skipped else "Finite."
+    )
     if after["first_bad"] is None:
-        return "Finite. Original, run again after it: finite too, so this says nothing."
+        return f"{here} Original, run again after it: finite too, so this says nothing."
     bad = after["first_bad"]
     return (
-        f"Finite. Original, run again after it: still bad at {bad['stage']} ({bad['tensor']}). The "
+        f"{here} Original, run again after it: still bad at {bad['stage']} ({bad['tensor']}). The "
         f"failure depends on {changed}; this does not show that it is the cause."
     )
