@@ -140,3 +140,26 @@ def test_open_without_any_bundle(cli, here):
     done = cli("open", "--dry-run")
     assert done.code == 4
     assert "workbench demo" in done.err
+
+
+def test_a_diagnosis_is_not_replaced_by_less_and_inspect_shows_it(cli, here):
+    folder, bundle = here
+    assert cli("diagnose", bundle, "--step", "tiny.py:LogOfZero").code == 0
+    saved = folder / f"{bundle}.findings" / "findings.json"
+    before = saved.read_bytes()
+    again = cli("diagnose", bundle)
+    assert again.code == 0
+    assert "Born at aten.log.default" in again.out
+    assert "saved by an earlier diagnosis" in again.err
+    assert saved.read_bytes() == before
+    assert "Born at aten.log.default" in cli("inspect", bundle).out
+
+
+def test_a_damaged_findings_file_leaves_the_bundle_readable(cli, here):
+    folder, bundle = here
+    beside = folder / f"{bundle}.findings"
+    beside.mkdir()
+    (beside / "findings.json").write_text('{"schema": NaN}', encoding="utf-8")
+    done = cli("inspect", bundle)
+    assert done.code == 0
+    assert "Caught at loss" in done.out
