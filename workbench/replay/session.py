@@ -242,8 +242,18 @@ def _building(step: object) -> Iterator[None]:
             f"The training step '{type(step).__name__}' could not be built: "
             f"{type(error).__name__}: {error} ({where.filename}:{where.lineno}), so nothing was "
             "replayed. build_model, build_optimizer, build_scaler and build_schedulers must work "
-            "on this machine without the training script around them."
+            f"on this machine without the training script around them.{_missing_name(error)}"
         ) from error
+
+
+def _missing_name(error: Exception) -> str:
+    if not isinstance(error, NameError):
+        return ""
+    return (
+        " Of a step's file only imports, functions, classes and literal assignments are run, so "
+        "that an unguarded script does not start training again: make what else it needs (a "
+        "device, a vocabulary) inside the step."
+    )
 
 
 def _finish(device: str) -> None:
