@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from workbench.evidence.verdicts import survival_sentence
+
 GLYPHS = {"nan": "✕", "pos_inf": "▲", "neg_inf": "▼"}
 KIND_WORDS = {"nan": "NaN", "pos_inf": "+Inf", "neg_inf": "−Inf"}
 KINDS = ("nan", "pos_inf", "neg_inf")
@@ -106,14 +108,10 @@ def verdict(reproduction: Mapping[str, Any] | None) -> str:
     if differences and value in ("not_reproduced", "unverifiable") and text in _VERDICTS.values():
         text = f"{text[:-1]}: {'; '.join(differences[:3])}."
     survives = reproduction.get("survives_instrumentation")
-    if survives is True and value != "not_reproduced":
-        text += " Still fails with probes on."
-    elif survives is False and value != "not_reproduced":
-        text += (
-            " Stops failing with probes on. What follows comes from a run that did not fail:"
-            " a hint, not evidence."
-        )
-    return text
+    if survives is None or value in ("not_reproduced", "unverifiable"):
+        return text
+    tripped = reproduction.get("tripped") is not False
+    return f"{text} {survival_sentence(survives is True, tripped=tripped)}"
 
 
 def _difference(item: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from workbench.diagnose.ops import SEEDS
@@ -36,3 +37,8 @@ def scalar_producer(events: list[Event], index: int) -> int | None:
             producers = event.bad_reads[0].producers
             return producers[0] if producers else event.index
     return None
+
+
+def mixes_finite(event: Event) -> bool:
+    """Whether an op that read something non-finite read finite elements too."""
+    return any(read.used and math.prod(read.shape) > sum(read.counts) for read in event.reads)

@@ -11,7 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from workbench.diagnose.flow import gradient_events, is_conversion, scalar_producer
+from workbench.diagnose.flow import (
+    gradient_events,
+    is_conversion,
+    mixes_finite,
+    scalar_producer,
+)
 from workbench.diagnose.ops import MIXING, REDUCTIONS
 
 if TYPE_CHECKING:
@@ -113,6 +118,10 @@ class _Slicer:
         self.events = trace.graph
         self.cut = cut
         self.gradients = gradient_events(trace.graph) if self.cut else set()
+        # a number written in the code (t[0] = inf, torch.tensor(inf)) becomes a tensor unseen
+        self.literals = {
+            read.storage for e in trace.graph if e.base == "lift_fresh" for read in e.reads
+        }
         self.visited: set[int] = set()
         self.sources: dict[int, list[Origin | str]] = {}
         self.parents: dict[int, list[int]] = {}
@@ -228,6 +237,9 @@ class _Slicer:
     def _leaf_sources(self, read: Read, event: Event) -> list[Origin | str]:
         if read.leaf is None:
             return []
+        if read.leaf[0] == "captured_tensor" and read.storage in self.literals:
+            nan = Origin("nonfinite_scalar", event.index, argument=read.argument)
+            return [nan] if read.counts[0] else [_CONSTANT]
         found: list[Origin | str] = list(
             self._leaf(read.leaf, read.counts, event.index, read.argument)
         )
@@ -278,10 +290,14 @@ class _Slicer:
     def _first_spread(self) -> list[Origin]:
         """Intended Infs reached the sink: the reduction that first mixes them is the origin."""
         ordered = sorted(self.visited)
-        for index in ordered:
-            event = self.events[index]
-            if event.base in REDUCTIONS and event.bad and event.bad_reads:
-                return [Origin("birth", index)]
+        spreads = [
+            event
+            for event in (self.events[index] for index in ordered)
+            if event.base in REDUCTIONS and event.bad and event.bad_reads
+        ]
+        mixing = [event for event in spreads if mixes_finite(event)]
+        if spreads:
+            return [Origin("birth", (mixing or spreads)[0].index)]
         return [Origin("birth", index) for index in ordered[:1]]
 
     def _ancestors(self, index: int) -> set[int]:

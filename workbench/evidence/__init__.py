@@ -24,13 +24,9 @@ if TYPE_CHECKING:
         StepReference,
         fingerprint,
     )
-    from workbench.evidence.summary import (
-        SummaryFacts,
-        summary_facts,
-        summary_lines,
-        verdict_sentence,
-    )
+    from workbench.evidence.summary import SummaryFacts, summary_facts, summary_lines
     from workbench.evidence.table import Table, read_table, table_from_rows, write_table
+    from workbench.evidence.verdicts import verdict_sentence
     from workbench.evidence.wording import (
         byte_size,
         clean,
@@ -51,8 +47,9 @@ _WHERE = {
     "reader": ("Bundle", "FileCheck", "find_bundles", "open_bundle"),
     "records": ("AttributeDict", "FieldTuple", "Missing", "loaded_class"),
     "schema": ("GOALS", "FileEntry", "FirstBad", "Manifest", "StepReference", "fingerprint"),
-    "summary": ("SummaryFacts", "summary_facts", "summary_lines", "verdict_sentence"),
+    "summary": ("SummaryFacts", "summary_facts", "summary_lines"),
     "table": ("Table", "read_table", "table_from_rows", "write_table"),
+    "verdicts": ("verdict_sentence",),
     "wording": ("byte_size", "clean", "count_words", "joined", "kind_word", "number", "shape"),
     "writer": ("BundleWriter",),
 }

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from workbench.evidence.reader import Bundle
 from workbench.evidence.schema import FirstBad
+from workbench.evidence.verdicts import survival_sentence, verdict_sentence
 from workbench.evidence.wording import MINUS, clean, count_words, joined, kind_word, number
 
 BAD, ALERT, QUIET = "✕", "!", "·"
@@ -53,6 +54,7 @@ class SummaryFacts:
         checkpoint: Name of the newest committed checkpoint.
         checkpoint_state: Its state in words, such as ``"committed"``.
         silent: A sentence on a wrong finite number, from ``absorbed``.
+        scaler_skip: Whether the loss scaler found non-finite gradients in this step.
     """
 
     first_bad: FirstBad | Mapping[str, Any] | None
@@ -67,6 +69,7 @@ class SummaryFacts:
     checkpoint: str | None = None
     checkpoint_state: str | None = None
     silent: str | None = None
+    scaler_skip: bool = False
 
 
 def summary_facts(bundle: Bundle, findings: Mapping[str, Any] | None = None) -> SummaryFacts:
@@ -77,7 +80,15 @@ def summary_facts(bundle: Bundle, findings: Mapping[str, Any] | None = None) -> 
         kind=manifest.kind,
         findings=findings,
         completeness=manifest.completeness,
+        scaler_skip=findings is not None and _scaler_skipped(bundle),
     )
+
+
+def _scaler_skipped(bundle: Bundle) -> bool:
+    if not bundle.has("evidence.json"):
+        return False
+    units = bundle.evidence().get("units")
+    return isinstance(units, list) and any(_mapping(u).get("status") == "skip" for u in units)
 
 
 def summary_lines(facts: SummaryFacts) -> list[str]:
@@ -124,7 +135,8 @@ def why(facts: SummaryFacts) -> str:
         text = clean(facts.cause, 300)
     else:
         label = str(origin.get("cause") or "").replace("_", " ")
-        text = f"{label.capitalize() or 'Cause not known'}, in {_dtype(origin)}."
+        dtype = clean(origin.get("dtype") or "", 40)
+        text = f"{label.capitalize() or 'Cause not known'}{f', in {dtype}' if dtype else ''}."
     more = len(origins) - 1
     if more:
         text += f" {number(more)} other origin{'s' if more > 1 else ''}."
@@ -144,52 +156,14 @@ def sure(facts: SummaryFacts) -> str:
         max_relative=facts.max_relative,
         environment=facts.environment,
         missing=_missing(facts),
+        sink=_sink(facts),
     )
     if reproduction.get("deterministic_here") is False:
         sentence += " Two replays here differ from each other: the step is not deterministic here."
     survives = reproduction.get("survives_instrumentation")
-    if survives is True:
-        sentence += " Still fails with probes on."
-    elif survives is False:
-        sentence += (
-            " Stops failing with probes on. What follows comes from a run that did not fail: "
-            "a hint, not evidence."
-        )
-    return sentence
-
-
-def verdict_sentence(
-    verdict: str,
-    *,
-    max_relative: float | None = None,
-    environment: Sequence[Mapping[str, Any]] = (),
-    missing: str | None = None,
-) -> str:
-    """The sentence for a verdict of a replay.
-
-    Args:
-        verdict: One of the six verdicts.
-        max_relative: Largest relative difference, for ``same_mask``.
-        environment: Differences, for ``not_reproduced``.
-        missing: What the bundle lacks, for ``unverifiable``.
-    """
-    if verdict == "same_mask":
-        distance = "" if max_relative is None else f" by at most {number(max_relative)} (relative)"
-        return f"Replayed: the same elements are non-finite; finite values differ{distance}."
-    if verdict == "not_reproduced":
-        return f"Did not fail here. That does not clear the step{_differs(environment)}."
-    if verdict == "unverifiable":
-        return f"Cannot be checked here: {missing or 'the bundle lacks what a replay needs'}."
-    return _VERDICTS.get(verdict, f"Verdict {clean(verdict, 40)!r}, unknown to this version.")
-
-
-_VERDICTS: Final = {
-    "bitwise": "Replayed exactly: same loss bits, same non-finite values.",
-    "same_class": (
-        "Replayed in kind: the same tensor goes non-finite in the same way, at other positions."
-    ),
-    "same_alert": "Replayed: the same alert, all values finite.",
-}
+    if survives is None or verdict in {"not_reproduced", "unverifiable"}:
+        return sentence  # what does not fail without probes cannot stop failing with them
+    return f"{sentence} {survival_sentence(survives is True, tripped=_sink(facts) is not None)}"
 
 
 def reach(facts: SummaryFacts) -> str:
@@ -311,8 +285,12 @@ def _where(origin: Mapping[str, Any]) -> str:
     return clean(origin.get("where") or origin.get("stage") or "an unknown place", 40)
 
 
-def _dtype(origin: Mapping[str, Any]) -> str:
-    return clean(origin.get("dtype") or "an unknown dtype", 40)
+def _sink(facts: SummaryFacts) -> str | None:
+    """Which kind of sink tripped; None where nothing did."""
+    bad = _first_bad(facts)
+    if bad is None:
+        return None
+    return "exception" if bad.get("kind") == "exception" else str(bad.get("sink") or "")
 
 
 def _alert(facts: SummaryFacts, bad: Mapping[str, Any]) -> str:
@@ -341,7 +319,15 @@ def _nothing_found(facts: SummaryFacts) -> str:
         return "Only a scaler skip: without the loss scale the same backward is finite."
     if _first_bad(facts) is not None and facts.kind == "nonfinite":
         return "Not known: it fails as recorded, and no origin was found."
-    return f"Nothing is wrong in this step: no NaN, +Inf or {MINUS}Inf reaches a result."
+    if facts.scaler_skip:
+        return (
+            "A scaler skip: under the loss scale gradients were non-finite, and the scaler left "
+            "the update out. Whether they are finite without the scale was not tested."
+        )
+    return (
+        f"Nothing is wrong in this step: no NaN, +Inf or {MINUS}Inf reaches the loss, a gradient "
+        "or a parameter."
+    )
 
 
 def _missing(facts: SummaryFacts) -> str | None:
@@ -349,19 +335,6 @@ def _missing(facts: SummaryFacts) -> str | None:
         f"{goal}: {state}" for goal, state in facts.completeness.items() if state != "complete"
     ]
     return clean(f"the bundle is incomplete ({joined(lacking)})", 200) if lacking else None
-
-
-def _differs(environment: Sequence[Mapping[str, Any]]) -> str:
-    said = [
-        f"{clean(d.get('field', ''), 40)} differs (recorded {_value(d.get('recorded'))}, here "
-        f"{_value(d.get('here'))})"
-        for d in environment
-    ]
-    return f": {joined(said, 2)}" if said else ""
-
-
-def _value(value: Any) -> str:
-    return "nothing" if value is None else clean(value, 40)
 
 
 def _contaminated(

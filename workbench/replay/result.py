@@ -134,6 +134,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
         distance: Largest difference of jointly finite values, relative to the largest value of
             their tensor, when it was measured.
         sentence: The verdict for people.
+        tripped: Whether anything had tripped in the recorded step.
     """
 
     verdict: Verdict
@@ -143,6 +144,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[dict[str, Any]] = []
     distance: float | None = None
     sentence: str = ""
+    tripped: bool = True
 
     def to_data(self) -> dict[str, Any]:
         """Return the part that ``workbench.findings/1`` holds under ``reproduction``."""
@@ -152,4 +154,5 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
             "survives_instrumentation": self.survives_instrumentation,
             "differences": list(self.differences),
             "sentence": self.sentence,
+            "tripped": self.tripped,
         }

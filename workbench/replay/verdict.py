@@ -107,8 +107,17 @@ def _reproduction(
             max_relative=graded.distance,
             environment=rows,
             missing="; ".join(graded.unequal) or None,
+            sink=_sink(source),
         ),
+        tripped=source.first_bad is not None,
     )
+
+
+def _sink(source: Source) -> str | None:
+    bad = source.first_bad
+    if bad is None:
+        return None
+    return "exception" if bad.kind == "exception" else bad.sink
 
 
 def _unverifiable(why: list[str]) -> Reproduction:

@@ -168,3 +168,27 @@ def test_a_tensor_learning_rate_and_foreach_lists_are_followed() -> None:
 
 def _huge(out: torch.Tensor, batch: object) -> torch.Tensor:
     return (out * 1e-3).mean()
+
+
+def _blanked(x: torch.Tensor) -> torch.Tensor:
+    """Write an infinity into a tensor the way Python code does, then multiply it by zero."""
+    blank = torch.ones_like(x)
+    blank[0] = INF
+    return x + blank * 0
+
+
+def test_a_number_written_in_the_code_was_not_there_before_the_step() -> None:
+    assert first(analysis_of(Through(_blanked), torch.randn(3, 3))) == (
+        "conversion", "mul", "forward", "zero_times_inf",
+    )  # fmt: skip
+
+
+def test_a_nan_written_in_the_code_is_a_number_of_its_own() -> None:
+    found = analysis_of(Through(lambda x: x + torch.tensor(NAN)), torch.randn(3, 3))
+    assert first(found)[:3] == ("nonfinite_scalar", "add", "forward")
+
+
+def test_a_sum_of_infinities_alone_is_no_masked_class() -> None:
+    mask = torch.full((2, 2), -INF)
+    found = analysis_of(Through(lambda x: x.abs() + mask), torch.randn(2, 2))
+    assert first(found)[3] != "inf_in_masked_class"

@@ -285,3 +285,35 @@ def test_a_bundle_alone_is_enough(tmp_path):
     assert summary_lines(facts)[0].startswith("✕ The loss became NaN. Caught at loss")
     facts = summary_facts(open_bundle(path), findings(reproduction={"verdict": "unverifiable"}))
     assert "update: missing pre-step parameters" in summary_lines(facts)[2]
+
+
+def test_where_nothing_tripped_nothing_is_said_to_fail():
+    quiet = {"reproduction": {"verdict": "bitwise", "survives_instrumentation": True}}
+    said = lines(first_bad=None, kind="captured", findings=quiet | {"origins": []})[2]
+    assert said.endswith("nothing trips here either. The same with probes on.")
+    assert "fails" not in said
+
+
+def test_what_did_not_fail_without_probes_does_not_stop_failing_with_them():
+    gone = {"reproduction": {"verdict": "not_reproduced", "survives_instrumentation": False}}
+    assert "probes" not in lines(findings=gone)[2]
+
+
+def test_an_exception_is_not_said_to_have_the_same_loss():
+    record = {"step": 2, "stage": "forward", "sink": "exception", "kind": "exception"}
+    raised = {
+        "reproduction": {"verdict": "bitwise", "survives_instrumentation": True},
+        "origins": [{"kind": "exception", "stage": "forward", "dtype": None}],
+    }
+    said = lines(first_bad=record | {"message": "ValueError: no"}, findings=raised)
+    assert "same type of exception" in said[2]
+    assert "loss bits" not in said[2]
+    assert said[1] == "Why     Cause not known."
+
+
+def test_a_scaler_skip_of_a_captured_step_is_not_called_nothing():
+    quiet = {"reproduction": {"verdict": "bitwise"}, "origins": []}
+    assert (
+        "A scaler skip"
+        in lines(first_bad=None, kind="captured", findings=quiet, scaler_skip=True)[1]
+    )

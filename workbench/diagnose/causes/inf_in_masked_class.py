@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.flow import mixes_finite
 from workbench.diagnose.interventions import rewritten
 from workbench.diagnose.rewrites import keyword
 
@@ -12,7 +13,8 @@ def _rule(case: Case) -> bool:
     event = case.event
     if event is None or case.origin.kind != "birth" or not event.bad_reads:
         return False
-    return not any(read.counts[0] for read in event.bad_reads) and event.in_loss
+    only_infinite = not any(read.counts[0] for read in event.bad_reads)
+    return only_infinite and event.in_loss and mixes_finite(event)
 
 
 def _explain(case: Case) -> str:

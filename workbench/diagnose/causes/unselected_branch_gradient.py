@@ -14,7 +14,8 @@ def _rule(case: Case) -> bool:
 
 def _explain(case: Case) -> str:
     return (
-        "Forward dropped a non-finite value, but its derivative is multiplied by 0: 0 × Inf is NaN."
+        "Forward dropped a non-finite value, but its derivative is multiplied by 0: 0 × Inf is "
+        "NaN, and so is 0 × NaN."
     )
 
 

@@ -1,0 +1,79 @@
+"""How sure a replay makes us, in sentences: its verdict, and what the probes did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from workbench.evidence.wording import clean, joined, number
+
+_VERDICTS: Final = {
+    "bitwise": "Replayed exactly: same loss bits, same non-finite values.",
+    "same_class": (
+        "Replayed in kind: the same tensor goes non-finite in the same way, at other positions."
+    ),
+    "same_alert": "Replayed: the same alert, all values finite.",
+}
+
+
+def verdict_sentence(
+    verdict: str,
+    *,
+    max_relative: float | None = None,
+    environment: Sequence[Mapping[str, Any]] = (),
+    missing: str | None = None,
+    sink: str | None = "",
+) -> str:
+    """The sentence for a verdict of a replay.
+
+    Args:
+        verdict: One of the six verdicts.
+        max_relative: Largest relative difference, for ``same_mask``.
+        environment: Differences, for ``not_reproduced``.
+        missing: What the bundle lacks, for ``unverifiable``.
+        sink: Which kind of sink tripped in the record; None where nothing did.
+    """
+    if verdict == "bitwise" and sink == "exception":
+        return "Replayed exactly: the same type of exception, raised in the same stage."
+    if verdict == "bitwise" and sink is None:
+        return f"{_VERDICTS['bitwise'][:-1]}; nothing trips here either."
+    if verdict == "not_reproduced" and sink is None:
+        return f"Came out otherwise here{_differs(environment)}."
+    if verdict == "same_mask":
+        distance = "" if max_relative is None else f" by at most {number(max_relative)} (relative)"
+        return f"Replayed: the same elements are non-finite; finite values differ{distance}."
+    if verdict == "not_reproduced":
+        return f"Did not fail here. That does not clear the step{_differs(environment)}."
+    if verdict == "unverifiable":
+        return f"Cannot be checked here: {missing or 'the bundle lacks what a replay needs'}."
+    return _VERDICTS.get(verdict, f"Verdict {clean(verdict, 40)!r}, unknown to this version.")
+
+
+def survival_sentence(survives: bool, *, tripped: bool = True) -> str:
+    """What the probes of a traced replay did.
+
+    Args:
+        survives: Whether the traced replay ended as the record did.
+        tripped: Whether anything had tripped in the step; where nothing did, nothing fails.
+    """
+    if not tripped:
+        return "The same with probes on." if survives else "With probes on it ends otherwise."
+    if survives:
+        return "Still fails with probes on."
+    return (
+        "Stops failing with probes on. What follows comes from a run that did not fail: a hint, "
+        "not evidence."
+    )
+
+
+def _differs(environment: Sequence[Mapping[str, Any]]) -> str:
+    said = [
+        f"{clean(d.get('field', ''), 40)} differs (recorded {_value(d.get('recorded'))}, here "
+        f"{_value(d.get('here'))})"
+        for d in environment
+    ]
+    return f": {joined(said, 2)}" if said else ""
+
+
+def _value(value: Any) -> str:
+    return "nothing" if value is None else clean(value, 40)
