@@ -59,7 +59,8 @@ def test_other_ranks_are_not_spoken_for():
 
 def test_prevention_is_named_diagnostic_and_has_its_placebo():
     text = answers.prevent(incident())
-    assert "Tried as a diagnostic, log_softmax instead of log(softmax): The failure is gone." in text
+    tried = "Tried as a diagnostic, log_softmax instead of log(softmax): The failure is gone."
+    assert tried in text
     assert "The same kind of change elsewhere: It fails the same way." in text
 
 
