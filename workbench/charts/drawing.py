@@ -13,6 +13,7 @@ from typing import Any
 
 from workbench.charts.style import FONT, LIGHT
 from workbench.errors import UsageError
+from workbench.evidence.wording import visible
 
 _TAGS = frozenset({"line", "rect", "polyline", "text"})
 _ATTRIBUTES = frozenset(
@@ -110,7 +111,7 @@ class Drawing:
 
     def markup(self) -> str:
         """The drawing as an ``<svg>`` element; every text and attribute is escaped."""
-        title, font = html.escape(self.title), html.escape(FONT)
+        title, font = html.escape(visible(self.title)), html.escape(FONT)
         size = f"0 0 {self.width} {self.height}"
         parts = [
             f'<svg viewBox="{size}" role="img" aria-label="{title}" font-family="{font}">',
@@ -121,7 +122,7 @@ class Drawing:
             # sorted: the same bytes whichever way the drawing travelled
             ordered = sorted(both.items())
             written = "".join(f' {key}="{html.escape(value)}"' for key, value in ordered)
-            parts.append(f"<{tag}{written}>{html.escape(text)}</{tag}>")
+            parts.append(f"<{tag}{written}>{html.escape(visible(text))}</{tag}>")
         return "".join([*parts, "</svg>"])
 
 

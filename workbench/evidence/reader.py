@@ -25,6 +25,7 @@ from workbench.evidence.schema import (
     Manifest,
     check_name,
     decode_manifest,
+    strict_json,
 )
 from workbench.evidence.store import DirectoryStore, Store, ZipStore
 from workbench.evidence.writer import PACK_KEY
@@ -140,7 +141,7 @@ class Bundle:
         Raises:
             BundleError: Not listed, damaged, or not strict JSON.
         """
-        return jsonio.loads(self.read_bytes(rel))
+        return strict_json(self.read_bytes(rel), rel, str(self.path))
 
     def text(self, rel: str) -> str:
         """A text file, checked against its digest."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from workbench.errors import BundleError, UsageError
+from workbench.errors import BundleError, StrictJsonError, UsageError
 from workbench.evidence.conditions import Conditions, conditions_from
 from workbench.numerics import jsonio
 
@@ -166,7 +166,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     Raises:
         BundleError: Not strict JSON, not a manifest, or of a newer major format.
     """
-    plain = jsonio.loads(data)
+    plain = strict_json(data, MANIFEST, where)
     if not isinstance(plain, Mapping):
         raise BundleError(f"The manifest of {where!r} is not a JSON object. {_NOTHING}")
     _refuse_newer(plain.get("format"), where)
@@ -183,6 +183,26 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         if entry.size < 0 or not _DIGEST.fullmatch(entry.sha256):
             raise BundleError(f"The manifest of {where!r} lists {rel!r} wrongly. {_NOTHING}")
     return manifest
+
+
+def strict_json(data: bytes, rel: str, where: str) -> Any:
+    """Read a JSON file of a bundle.
+
+    Args:
+        data: Its bytes.
+        rel: Its name, for messages.
+        where: The bundle's path, for messages.
+
+    Raises:
+        StrictJsonError: Not strict JSON; the message names file and bundle.
+    """
+    try:
+        return jsonio.loads(data)
+    except StrictJsonError as error:
+        what = str(error).removesuffix(jsonio.ADVICE).rstrip()
+        raise StrictJsonError(
+            f"The file {rel!r} of {where!r} is damaged. {what} {_NOTHING}"
+        ) from error
 
 
 def check_name(rel: str) -> str:

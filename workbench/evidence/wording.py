@@ -80,6 +80,16 @@ def clean(text: object, limit: int = 160) -> str:
     return f"{line[:half]}…{line[-half:]}"
 
 
+def visible(text: str) -> str:
+    """The same text with control and direction characters shown as "\ufffd"; line breaks stay.
+
+    For every text on a page: a name could otherwise reverse what stands beside it.
+    """
+    return _CONTROL.sub(
+        lambda found: "".join(c if c in "\n\t" else "\ufffd" for c in found[0]), text
+    )
+
+
 def byte_size(size: int) -> str:
     """``"3.1 GB"``; decimal units."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):

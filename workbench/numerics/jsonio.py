@@ -23,7 +23,7 @@ _TAGS: Final[dict[str, float]] = {"nan": math.nan, "inf": math.inf, "-inf": -mat
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _NOT_A_BRACKET: Final = re.compile(r"[^\[\]{}]+")
 _STEP: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
-_WHY: Final = "Evidence is read only when it says one thing; write it again with jsonio.dumps."
+ADVICE: Final = "Evidence is read only when it says one thing; write it again with jsonio.dumps."
 
 
 def dumps(obj: Any, *, indent: int | None = None) -> str:
@@ -78,14 +78,14 @@ def loads(text: str | bytes) -> Any:
         try:
             text = text.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise StrictJsonError(f"This text is not UTF-8: {error}. {_WHY}") from error
+            raise StrictJsonError(f"This text is not UTF-8: {error}. {ADVICE}") from error
     _refuse_deep(text)
     try:
         return _DECODER.decode(text)
     except StrictJsonError:
         raise
     except (ValueError, RecursionError) as error:
-        raise StrictJsonError(f"This text is not JSON: {error}. {_WHY}") from error
+        raise StrictJsonError(f"This text is not JSON: {error}. {ADVICE}") from error
 
 
 def load_lines(text: str | bytes) -> list[Any]:
@@ -98,7 +98,7 @@ def load_lines(text: str | bytes) -> list[Any]:
         try:
             text = text.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise StrictJsonError(f"These lines are not UTF-8: {error}. {_WHY}") from error
+            raise StrictJsonError(f"These lines are not UTF-8: {error}. {ADVICE}") from error
     records = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -170,7 +170,7 @@ def _object(pairs: list[tuple[str, Any]]) -> Any:
     if len(result) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise StrictJsonError(f"This JSON has the key {twice[:80]!r} twice. {_WHY}")
+        raise StrictJsonError(f"This JSON has the key {twice[:80]!r} twice. {ADVICE}")
     if len(result) == 2 and result.get("finite") is False:
         value = result.get("value")
         if isinstance(value, str) and value in _TAGS:
@@ -182,13 +182,13 @@ def _number(literal: str) -> float:
     value = float(literal)
     if math.isinf(value):
         raise StrictJsonError(
-            f"This JSON has the number {literal[:40]!r}, which no float holds. {_WHY}"
+            f"This JSON has the number {literal[:40]!r}, which no float holds. {ADVICE}"
         )
     return value
 
 
 def _constant(literal: str) -> float:
-    raise StrictJsonError(f"This JSON has the bare token {literal!r}. {_WHY}")
+    raise StrictJsonError(f"This JSON has the bare token {literal!r}. {ADVICE}")
 
 
 _DECODER: Final = json.JSONDecoder(

@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from workbench.charts.drawing import Drawing
+from workbench.evidence.wording import visible
 from workbench.numerics import jsonio
 from workbench.reports.templates import template_root
 
@@ -28,11 +29,17 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=False,
+        finalize=_finalize,
     )
     found.globals["draw"] = _draw
     found.filters["coded"] = _coded
     found.globals["script_json"] = script_json
     return found
+
+
+def _finalize(value: Any) -> Any:
+    """Every text on the page, before it is escaped; markup is this package's own."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _draw(data: Any) -> Markup:
@@ -43,7 +50,7 @@ def _draw(data: Any) -> Markup:
 def _coded(text: Any) -> Markup:
     """Escape a sentence and set what stands between backticks, a command or a name, as code."""
     # escaped first; the only markup that is added is this module's own
-    return Markup(_BACKTICKS.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704
+    return Markup(_BACKTICKS.sub(r"<code>\1</code>", str(escape(visible(str(text))))))  # noqa: S704
 
 
 def script_json(value: Any) -> Markup:

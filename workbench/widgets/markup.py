@@ -9,6 +9,7 @@ import html
 from collections.abc import Iterable, Sequence
 
 from workbench.charts.words import shorten
+from workbench.evidence.wording import visible
 
 GLYPH = {
     "clean": "✓",
@@ -24,7 +25,7 @@ LONGEST = 64
 
 def esc(text: object) -> str:
     """Text safe inside HTML, also inside a quoted attribute."""
-    return html.escape(str(text), quote=True)
+    return html.escape(visible(str(text)), quote=True)
 
 
 def middle(text: str, longest: int = LONGEST) -> str:

@@ -74,3 +74,9 @@ def test_drawing_travels_as_data_and_refuses_parts_it_does_not_know():
     for element in (["script", {}, "x"], ["text", {"onload": "x"}, ""]):
         with pytest.raises(UsageError, match="no drawing of this package has"):
             Drawing.from_dict({**picture.as_dict(), "elements": [element]})
+
+
+def test_a_name_in_a_drawing_cannot_turn_the_text_around_it():
+    picture = Drawing(10, 10, "title\u202e")
+    picture.text(1, 2, "layer\u202e\x1b", "wb-tick")
+    assert not set(picture.markup()) & {"\u202e", "\x1b"}

@@ -324,3 +324,14 @@ def test_bundles_are_found_newest_first_and_a_damaged_one_hides_no_other(tmp_pat
     found = find_bundles(tmp_path)
     assert found == [new, packed, tmp_path / "bad.bundle", old]
     assert find_bundles(tmp_path / "nowhere") == []
+
+
+def test_a_file_that_is_no_json_is_named_with_its_bundle(tmp_path):
+    from workbench.errors import StrictJsonError
+    from workbench.evidence.schema import decode_manifest
+
+    with pytest.raises(StrictJsonError) as caught:
+        decode_manifest(b'{"format": NaN}', str(tmp_path / "a.bundle"))
+    assert "'manifest.json'" in str(caught.value)
+    assert "a.bundle" in str(caught.value)
+    assert "jsonio" not in str(caught.value)

@@ -53,3 +53,9 @@ def test_text_from_outside_is_one_short_line():
     assert len(long) == 41
     assert long[20] == "…"
     assert (long[0], long[-1]) == ("x", "y")
+
+
+def test_control_and_direction_characters_are_shown_and_line_breaks_kept():
+    from workbench.evidence.wording import visible
+
+    assert visible("a\u202eb\x1b[31m\x00\nc\td") == "a\ufffdb\ufffd[31m\ufffd\nc\td"
