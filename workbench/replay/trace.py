@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 
 from workbench.numerics.stats import tensor_stats
 from workbench.replay.calls import CallMode
@@ -27,6 +28,7 @@ from workbench.replay.trace_table import events_table, layers_table
 from workbench.step import gates
 from workbench.step.marks import stage_marks
 from workbench.step.stages import STAGES, Stage, Unit
+from workbench.step.values import text_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -218,7 +220,7 @@ class _Tracer:
         self.trace.raised = Raised(
             outcome.unit.stage,
             type(error).__name__,
-            str(error),
+            text_of(error),
             module,
             source_of_exception(error),
             own,
@@ -280,6 +282,8 @@ class _Tracer:
     def _parameter_rows(self) -> None:
         order = self.context.calls
         for raw, parameter in self.runner.model.named_parameters():
+            if _without_memory(parameter):
+                continue
             path, _, _ = gates.clean_name(raw).rpartition(".")
             call = ModuleCall(path, "", order)
             order += 1
@@ -333,8 +337,12 @@ def _leading_tensors(output: object) -> list[tuple[str, Tensor]]:
 
 def _name_leaves(log: StorageLog, runner: StepRunner, micro_batches: Sequence[Any]) -> None:
     for name, parameter in runner.model.named_parameters():
+        if _without_memory(parameter):  # it has no memory yet
+            continue
         log.name_leaf(parameter, "poisoned_parameter", gates.clean_name(name))
     for name, buffer in runner.model.named_buffers():
+        if _without_memory(buffer):
+            continue
         log.name_leaf(buffer, "poisoned_buffer", gates.clean_name(name))
     for name, tensor in gates.optimizer_state_tensors(runner.model, runner.optimizers):
         log.name_leaf(tensor, "poisoned_optimizer_state", name.partition(":")[2])
@@ -348,6 +356,11 @@ def _name_leaves(log: StorageLog, runner: StepRunner, micro_batches: Sequence[An
                 log.name_memory(start, tensor.nbytes, "poisoned_batch", name)
             else:
                 log.name_leaf(tensor, "poisoned_batch", name)
+
+
+def _without_memory(tensor: Tensor) -> bool:
+    """Whether a lazy parameter or buffer was never materialised."""
+    return bool(is_lazy(tensor))
 
 
 def batch_leaves(tree: Any, path: str = "batch") -> list[tuple[str, Any]]:

@@ -28,6 +28,7 @@ from workbench.replay.trace_context import SourceFinder, StepContext
 from workbench.replay.trace_events import Event, KeptEvent, Read, Write
 from workbench.replay.trace_plan import OpPlan, floating, plan_of
 from workbench.replay.trace_storage import StorageLog, exact_counts, region_of
+from workbench.step.values import text_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -121,7 +122,7 @@ class TraceMode(TorchDispatchMode):
         try:
             out = func(*args, **kwargs)
         except Exception as error:
-            events[0].error = f"{type(error).__name__}: {error}"
+            events[0].error = f"{type(error).__name__}: {text_of(error)}"
             raise
         with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS):
             self._note_results(plan, events, parts, out)

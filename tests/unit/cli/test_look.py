@@ -163,3 +163,9 @@ def test_a_damaged_findings_file_leaves_the_bundle_readable(cli, here):
     done = cli("inspect", bundle)
     assert done.code == 0
     assert "Caught at loss" in done.out
+
+
+def test_a_folder_that_is_not_there_is_a_wrong_use(cli):
+    done = cli("list", "nowhere")
+    assert done.code == 2
+    assert "'nowhere'" in done.err

@@ -275,3 +275,25 @@ def test_counts_of_reads_are_exact() -> None:
     read = next(r for e in trace.graph for r in e.reads if r.leaf == ("poisoned_batch", "batch"))
     counts = count(x)
     assert read.counts == (counts.nan, counts.pos_inf, counts.neg_inf) == (1, 1, 1)
+
+
+def test_an_exception_without_a_text_and_a_lazy_parameter_do_not_stop_the_trace() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used = nn.Linear(2, 2)
+            self.never = nn.LazyLinear(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.used(x)
+            raise Mute
+
+    net = Net()
+    optimizer = torch.optim.SGD(net.used.parameters(), 0.1)
+    trace = trace_of(net, torch.ones(1, 2), optimizer=optimizer)
+    assert trace.raised is not None and trace.raised.type == "Mute"
+    assert "cannot be had" in trace.raised.message

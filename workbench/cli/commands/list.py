@@ -18,8 +18,14 @@ from workbench.errors import BundleError
 @json_option
 def command(directory: Path, as_json: bool) -> None:
     """List the bundles below DIRECTORY, newest first."""
+    from workbench.errors import UsageError
     from workbench.evidence import find_bundles
 
+    if not directory.exists():
+        raise UsageError(
+            f"There is no folder {str(directory)!r}, so no bundle was looked for. Name the folder "
+            "that the recorder was given, or one above it."
+        )
     rows = [_row(path) for path in find_bundles(directory)]
     if as_json:
         emit({"schema": "workbench.list/1", "bundles": rows})
