@@ -11,7 +11,7 @@ from workbench.diagnose.slicing import slice_trace
 from workbench.diagnose.starts import starts_of
 from workbench.errors import WorkbenchError
 from workbench.replay import Replay
-from workbench.replay.trace import _find_sink
+from workbench.replay.trace_sinks import find_sink
 
 if TYPE_CHECKING:
     from workbench.evidence import Conditions
@@ -160,7 +160,7 @@ def bad_masks(session: Session) -> Packed | None:
         return {}
     if bad.exception is not None:
         return pack_masks([(bad.tensor or "exception", None)])
-    found = [(sink.name, _find_sink(session.runner, sink)) for sink in bad.bad]
+    found = [(sink.name, find_sink(session.runner, sink)) for sink in bad.bad]
     if any(tensor is None for _, tensor in found):
         return None
     return pack_masks(found)

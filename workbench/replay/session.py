@@ -20,6 +20,7 @@ from workbench.replay.stages import look_at_batch
 from workbench.replay.without_effect import Facts, without_effect
 from workbench.step import gates
 from workbench.step.digests import gradient_digests, loss_bits
+from workbench.step.names import named_parameters
 from workbench.step.rng import RngState, capture_rng, restore_rng
 
 if TYPE_CHECKING:
@@ -194,8 +195,8 @@ class Session:
         self.observed.gradients = gradient_digests(model)
         if self._keep_gradients:
             self.observed.gate_gradients = {
-                gates.clean_name(name): p.grad.detach().clone()
-                for name, p in model.named_parameters()
+                name: p.grad.detach().clone()
+                for name, p in named_parameters(model)
                 if p.grad is not None
             }
 

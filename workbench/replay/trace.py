@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.nn.parameter import is_lazy
 
 from workbench.numerics.stats import tensor_stats
 from workbench.replay.calls import CallMode
@@ -23,10 +22,12 @@ from workbench.replay.trace_context import (
 from workbench.replay.trace_events import Event, KeptEvent, LayerRow, Write
 from workbench.replay.trace_mode import TraceMode, quiet
 from workbench.replay.trace_plan import floating, unwrapped
+from workbench.replay.trace_sinks import find_sink, scaler_tensors
 from workbench.replay.trace_storage import StorageLog, Triple, region_of
 from workbench.replay.trace_table import events_table, layers_table
 from workbench.step import gates
 from workbench.step.marks import stage_marks
+from workbench.step.names import named_buffers, named_parameters
 from workbench.step.stages import STAGES, Stage, Unit
 from workbench.step.values import text_of
 
@@ -227,7 +228,7 @@ class _Tracer:
         )
 
     def _sink(self, bad: gates.BadTensor) -> Sink:
-        tensor = _find_sink(self.runner, bad)
+        tensor = find_sink(self.runner, bad)
         counts = (bad.counts.nan, bad.counts.pos_inf, bad.counts.neg_inf)
         if tensor is None:
             return Sink(bad.kind, bad.name, counts, (), None)
@@ -281,15 +282,13 @@ class _Tracer:
 
     def _parameter_rows(self) -> None:
         order = self.context.calls
-        for raw, parameter in self.runner.model.named_parameters():
-            if _without_memory(parameter):
-                continue
-            path, _, _ = gates.clean_name(raw).rpartition(".")
+        for name, parameter in named_parameters(self.runner.model):
+            path, _, _ = name.rpartition(".")
             call = ModuleCall(path, "", order)
             order += 1
-            self._row(call, "parameter", gates.clean_name(raw), parameter)
+            self._row(call, "parameter", name, parameter)
             if parameter.grad is not None:
-                self._row(call, "parameter_gradient", gates.clean_name(raw), parameter.grad)
+                self._row(call, "parameter_gradient", name, parameter.grad)
 
 
 def _contaminated(runner: StepRunner) -> dict[str, list[str]]:
@@ -336,17 +335,13 @@ def _leading_tensors(output: object) -> list[tuple[str, Tensor]]:
 
 
 def _name_leaves(log: StorageLog, runner: StepRunner, micro_batches: Sequence[Any]) -> None:
-    for name, parameter in runner.model.named_parameters():
-        if _without_memory(parameter):  # it has no memory yet
-            continue
-        log.name_leaf(parameter, "poisoned_parameter", gates.clean_name(name))
-    for name, buffer in runner.model.named_buffers():
-        if _without_memory(buffer):
-            continue
-        log.name_leaf(buffer, "poisoned_buffer", gates.clean_name(name))
+    for name, parameter in named_parameters(runner.model):
+        log.name_leaf(parameter, "poisoned_parameter", name)
+    for name, buffer in named_buffers(runner.model):
+        log.name_leaf(buffer, "poisoned_buffer", name)
     for name, tensor in gates.optimizer_state_tensors(runner.model, runner.optimizers):
         log.name_leaf(tensor, "poisoned_optimizer_state", name.partition(":")[2])
-    for name, tensor in _scaler_tensors(runner.scaler):
+    for name, tensor in scaler_tensors(runner.scaler):
         log.name_leaf(tensor, "captured_tensor", f"scaler.{name}")
     for micro_step, batch in enumerate(micro_batches):
         prefix = f"[{micro_step}]" if len(micro_batches) > 1 else ""
@@ -356,11 +351,6 @@ def _name_leaves(log: StorageLog, runner: StepRunner, micro_batches: Sequence[An
                 log.name_memory(start, tensor.nbytes, "poisoned_batch", name)
             else:
                 log.name_leaf(tensor, "poisoned_batch", name)
-
-
-def _without_memory(tensor: Tensor) -> bool:
-    """Whether a lazy parameter or buffer was never materialised."""
-    return bool(is_lazy(tensor))
 
 
 def batch_leaves(tree: Any, path: str = "batch") -> list[tuple[str, Any]]:
@@ -374,37 +364,3 @@ def batch_leaves(tree: Any, path: str = "batch") -> list[tuple[str, Any]]:
     if hasattr(tree, "__dict__"):
         return [p for k, v in vars(tree).items() for p in batch_leaves(v, f"{path}.{k}")]
     return []
-
-
-def _scaler_tensors(scaler: Any) -> list[tuple[str, Tensor]]:
-    if scaler is None:
-        return []
-    values = getattr(scaler, "__dict__", {})
-    return [(k, v) for k, v in values.items() if isinstance(v, torch.Tensor)]
-
-
-def _find_sink(runner: StepRunner, bad: gates.BadTensor) -> Tensor | None:
-    """Return the tensor a gate found bad."""
-    _, _, name = bad.name.partition(":")
-    if bad.kind == "loss":
-        component = bad.name.partition(".")[2]
-        if component:
-            return runner.values.components[-1].get(component)
-        return runner.values.losses[-1]
-    if bad.kind == "grad_norm":
-        norm = runner.values.grad_norm
-        return norm if isinstance(norm, torch.Tensor) else None
-    if bad.kind in ("parameter", "gradient"):
-        for raw, parameter in runner.model.named_parameters():
-            if gates.clean_name(raw) == name:
-                return parameter if bad.kind == "parameter" else parameter.grad
-    if bad.kind == "buffer":
-        named = ((gates.clean_name(n), b) for n, b in runner.model.named_buffers())
-        return next((b for n, b in named if n == name), None)
-    if bad.kind == "optimizer_state":
-        found = gates.optimizer_state_tensors(runner.model, runner.optimizers)
-        return next((t for n, t in found if n == bad.name), None)
-    if bad.kind == "loss_scale":
-        tensors = [t for _, t in _scaler_tensors(runner.scaler) if floating(t)]
-        return next((t for t in tensors if not bool(torch.isfinite(t).all())), None)
-    return None

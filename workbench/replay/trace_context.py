@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from workbench.step.gates import clean_name
+from workbench.step.names import walk
 from workbench.step.stages import Stage, Unit
 
 if TYPE_CHECKING:
@@ -117,8 +117,8 @@ def hook_modules(
         A function that removes the hooks.
     """
     handles = []
-    for raw, module in model.named_modules():
-        path, kind = clean_name(raw), type(module).__name__
+    for path, module in walk(model):
+        kind = type(module).__name__
 
         def enter(_module: nn.Module, _inputs: object, path: str = path, kind: str = kind) -> None:
             context.modules.append(ModuleCall(path, kind, context.calls, len(context.marks)))
@@ -189,7 +189,7 @@ def _classify(code: CodeType) -> tuple[str | None, bool, bool]:
 
 def module_of_exception(error: BaseException, model: nn.Module) -> str | None:
     """Find the innermost module of the model whose method raised, from the traceback's frames."""
-    paths = {id(module): clean_name(name) for name, module in model.named_modules()}
+    paths = {id(module): path for path, module in walk(model)}
     found: str | None = None
     trace = error.__traceback__
     while trace is not None:

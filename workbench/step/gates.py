@@ -307,9 +307,3 @@ def scaler_skips(scaler: Any, optimizers: Sequence[Optimizer]) -> bool:
     """Whether the scaler will skip: it saw the Inf, or keeps no record to tell otherwise."""
     seen = [found_inf(scaler, optimizer) for optimizer in optimizers]
     return any(value is None or value > 0 for value in seen)
-
-
-def clean_name(name: str) -> str:
-    """Strip the wrappers' own parts from a module path, also in mid-path."""
-    parts = [part for part in name.split(".") if part not in ("module", "_orig_mod")]
-    return ".".join(parts) if parts else name

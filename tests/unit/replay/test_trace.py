@@ -297,3 +297,23 @@ def test_an_exception_without_a_text_and_a_lazy_parameter_do_not_stop_the_trace(
     trace = trace_of(net, torch.ones(1, 2), optimizer=optimizer)
     assert trace.raised is not None and trace.raised.type == "Mute"
     assert "cannot be had" in trace.raised.message
+
+
+def test_a_submodule_called_module_keeps_its_name() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.module(x)
+
+    net = Net()
+    with torch.no_grad():
+        net.module.weight[0, 0] = math.nan
+    trace = trace_of(net, torch.ones(1, 2), loss=lambda out, batch: out[0, 1] + out[0, 0] * 0)
+    assert trace.first_bad is not None
+    linear = next(e for e in trace.graph if e.base == "addmm")
+    assert linear.module == "module"
+    leaves = {read.leaf for read in linear.reads if read.leaf}
+    assert ("poisoned_parameter", "module.weight") in leaves
