@@ -9,7 +9,7 @@ from typing import Any
 from workbench.evidence.writer import BundleWriter
 from workbench.step.digests import model_fingerprint
 from workbench.step.snapshots import copy_tree, storage_key
-from workbench.step.state import StepSnapshot, StepState
+from workbench.step.state import StepSnapshot
 from workbench.step.storage import write_state
 
 
@@ -129,8 +129,3 @@ def write_trajectory(writer: BundleWriter, steps: list[KeptStep]) -> None:
             }
         )
     writer.add_json("trajectory/index.json", {"steps": index})
-
-
-def states_of(steps: list[KeptStep]) -> list[StepState]:
-    """Freeze the kept steps."""
-    return [kept.snapshot.freeze() for kept in steps]
