@@ -12,6 +12,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from workbench.lazy import names_on_first_use
+
 if TYPE_CHECKING:
     from workbench.diagnose.cell import run_cell
     from workbench.diagnose.findings import Findings
@@ -33,17 +35,18 @@ __all__ = [
     "run_zoo",
 ]
 
-_WHERE = {
-    "diagnose": "run",
-    "Findings": "findings",
-    "Sweep": "sweep",
-    "minimal_changes": "minimal",
-    "minimal_modules": "minimal",
-    "run_cell": "cell",
-    "run_sweep": "sweep",
-    "run_in_worker": "worker",
-    "run_zoo": "zoo",
-}
+_resolve = names_on_first_use(
+    __name__,
+    {
+        "cell": ("run_cell",),
+        "findings": ("Findings",),
+        "minimal": ("minimal_changes", "minimal_modules"),
+        "run": ("diagnose",),
+        "sweep": ("Sweep", "run_sweep"),
+        "worker": ("run_in_worker",),
+        "zoo": ("run_zoo",),
+    },
+)
 
 
 class _CallableModule(ModuleType):
@@ -55,10 +58,7 @@ class _CallableModule(ModuleType):
         return function(*args, **kwargs)  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _WHERE:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = import_module(f"{__name__}.{_WHERE[name]}")
-        return getattr(module, name)
+        return _resolve(name)
 
 
 sys.modules[__name__].__class__ = _CallableModule

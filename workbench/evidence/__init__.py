@@ -5,8 +5,9 @@ Names are loaded on first use.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from workbench.lazy import names_on_first_use
 
 if TYPE_CHECKING:
     from workbench.evidence.archive import pack
@@ -37,23 +38,6 @@ if TYPE_CHECKING:
         shape,
     )
     from workbench.evidence.writer import BundleWriter
-
-_WHERE = {
-    "archive": ("pack",),
-    "conditions": ("Conditions", "conditions_from", "parse_setting"),
-    "machine": ("environment", "environment_differences"),
-    "packing": ("Packed", "pack_tensors", "unpack_tensors"),
-    "pytree": ("flatten", "missing_objects", "unflatten"),
-    "reader": ("Bundle", "FileCheck", "find_bundles", "open_bundle"),
-    "records": ("AttributeDict", "FieldTuple", "Missing", "loaded_class"),
-    "schema": ("GOALS", "FileEntry", "FirstBad", "Manifest", "StepReference", "fingerprint"),
-    "summary": ("SummaryFacts", "summary_facts", "summary_lines"),
-    "table": ("Table", "read_table", "table_from_rows", "write_table"),
-    "verdicts": ("verdict_sentence",),
-    "wording": ("byte_size", "clean", "count_words", "joined", "kind_word", "number", "shape"),
-    "writer": ("BundleWriter",),
-}
-_MODULE = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
     "GOALS",
@@ -100,10 +84,21 @@ __all__ = [
     "write_table",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULE[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = names_on_first_use(
+    __name__,
+    {
+        "archive": ("pack",),
+        "conditions": ("Conditions", "conditions_from", "parse_setting"),
+        "machine": ("environment", "environment_differences"),
+        "packing": ("Packed", "pack_tensors", "unpack_tensors"),
+        "pytree": ("flatten", "missing_objects", "unflatten"),
+        "reader": ("Bundle", "FileCheck", "find_bundles", "open_bundle"),
+        "records": ("AttributeDict", "FieldTuple", "Missing", "loaded_class"),
+        "schema": ("GOALS", "FileEntry", "FirstBad", "Manifest", "StepReference", "fingerprint"),
+        "summary": ("SummaryFacts", "summary_facts", "summary_lines"),
+        "table": ("Table", "read_table", "table_from_rows", "write_table"),
+        "verdicts": ("verdict_sentence",),
+        "wording": ("byte_size", "clean", "count_words", "joined", "kind_word", "number", "shape"),
+        "writer": ("BundleWriter",),
+    },
+)

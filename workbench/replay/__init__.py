@@ -5,8 +5,9 @@ Names are loaded on first use, so that the package's public name costs nothing u
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from workbench.lazy import names_on_first_use
 
 if TYPE_CHECKING:
     from workbench.replay.replay import Replay
@@ -14,16 +15,6 @@ if TYPE_CHECKING:
     from workbench.replay.source import Source
     from workbench.replay.trace import Trace
     from workbench.replay.worker import ReplayWorker
-
-_WHERE = {
-    "Replay": "replay",
-    "ReplayWorker": "worker",
-    "Reproduction": "result",
-    "RunResult": "result",
-    "Source": "source",
-    "StageState": "result",
-    "Trace": "trace",
-}
 
 __all__ = [
     "Replay",
@@ -35,10 +26,13 @@ __all__ = [
     "Trace",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = names_on_first_use(
+    __name__,
+    {
+        "replay": ("Replay",),
+        "result": ("Reproduction", "RunResult", "StageState"),
+        "source": ("Source",),
+        "trace": ("Trace",),
+        "worker": ("ReplayWorker",),
+    },
+)
