@@ -35,7 +35,7 @@ class Ended:
 
 
 def run_counterfactuals(
-    replay: Replay, analysis: Analysis, say: Callable[[str], None]
+    replay: Replay, analysis: Analysis, say: Callable[[str], None], only: str | None = None
 ) -> list[dict[str, Any]]:
     """Run the counterfactuals of the first origin's cause.
 
@@ -43,6 +43,7 @@ def run_counterfactuals(
         replay: The replay.
         analysis: The analysis, with causes named.
         say: Called with a sentence before each run.
+        only: Name of the one intervention to run; None runs all.
 
     Returns:
         Rows of ``intervention, result, placebo, establishes, does_not_establish`` and what the
@@ -54,6 +55,8 @@ def run_counterfactuals(
     rows = []
     for judged in analysis.origins[:MAX_ORIGINS_TESTED]:
         for intervention in _interventions(judged):
+            if only is not None and intervention.name != only:
+                continue
             say(f"Counterfactual: {intervention.name}")
             row = _test(replay, analysis, judged, intervention, reference)
             if row is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from workbench.diagnose.panel_tasks import run_task
 from workbench.diagnose.run import diagnose_replay
 from workbench.errors import CannotRunError
 
@@ -16,6 +17,8 @@ def run_in_worker(
     replay: Replay, arguments: Mapping[str, Any], emit: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
     """Diagnose the worker's bundle, save the findings beside it and return them.
+
+    With ``task`` among the arguments another of `panel_tasks` is carried out instead.
 
     Args:
         replay: The worker's replay.
@@ -29,16 +32,18 @@ def run_in_worker(
     Raises:
         CannotRunError: The replay is of a source that is no bundle.
     """
+
+    def say(sentence: str) -> None:
+        emit({"event": "progress", "text": sentence})
+
+    if arguments.get("task"):
+        return run_task(replay, str(arguments["task"]), arguments, say)
     bundle = replay.source.bundle
     if bundle is None:
         raise CannotRunError(
             f"The replay of '{replay.source.path}' is of no bundle on disk, so there is nothing "
             "that findings could be about. Open a bundle first."
         )
-
-    def say(sentence: str) -> None:
-        emit({"event": "progress", "text": sentence})
-
     say("Replaying twice without probes")
     replay.verdict()
     findings = diagnose_replay(bundle, replay, say, anomaly=bool(arguments.get("anomaly")))

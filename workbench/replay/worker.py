@@ -27,7 +27,7 @@ Event = dict[str, Any]
 EVENTS: Final = ("stage_begun", "stage_done", "progress", "done", "error", "died", "stopped")
 LAST: Final = frozenset({"done", "error", "died", "stopped"})
 """Events that end a command."""
-COMMANDS: Final = ("run", "step", "back", "reset", "verdict", "trace", "diagnose")
+COMMANDS: Final = ("run", "step", "back", "reset", "verdict", "trace", "compare", "diagnose")
 KEPT_STDERR: Final = 4000
 """Characters of the child's standard error that are kept, its end."""
 _GRACE_S: Final = 0.3
@@ -99,7 +99,8 @@ class ReplayWorker:
 
         Args:
             command: ``run`` (until, conditions), ``step``, ``back``, ``reset``, ``verdict``,
-                ``trace`` (until, conditions), or ``diagnose`` (entry, and its arguments).
+                ``trace`` (until, conditions), ``compare`` (first, second: conditions; or other:
+                path of a bundle, which runs no code), or ``diagnose`` (entry, and its arguments).
             timeout_s: Seconds after which the process is ended and ``died`` is reported.
             **arguments: Plain data.
 

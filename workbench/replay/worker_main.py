@@ -144,6 +144,22 @@ class Server:
             "layers": table_data(trace.layers),
         }
 
+    def _compare(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Two runs of this step; with ``other`` two bundles, and then no code of them is run."""
+        from workbench.replay.side_by_side import compare_paths, compare_runs
+
+        if arguments.get("other"):
+            paths = (self._opening["bundle"], str(arguments["other"]))
+            return {"result": compare_paths(*paths, self._say)}
+        replay = self._live()
+        first, second = (
+            replay.nearest.replace(**(arguments.get(name) or {})) for name in ("first", "second")
+        )
+        return {"result": compare_runs(replay, first, second, self._say)}
+
+    def _say(self, text: str) -> None:
+        self._emit({"event": "progress", "text": text})
+
     def _diagnose(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         rest = dict(arguments)
         entry = str(rest.pop("entry", "workbench.diagnose:run_in_worker"))
