@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workbench.diagnose.answers import Answer
 
 _RESULTS = {
     "gone": "the failure is gone",
@@ -11,6 +14,31 @@ _RESULTS = {
     "benign_skip": "only a scaler skip is left",
     "unchanged": "it fails the same way",
 }
+
+
+_LABELS = {
+    "where": "1 Where",
+    "contaminated": "2 Contaminated",
+    "ranks": "3 Ranks",
+    "reproduced": "4 Reproduced",
+    "prevent": "5 Prevent",
+}
+_WIDTH = max(map(len, _LABELS.values())) + 2
+
+
+def answer_lines(answers: Iterable[Answer], *, full: bool) -> list[str]:
+    """The five answers, a line each.
+
+    Args:
+        answers: The answers.
+        full: Whether evidence and command follow each.
+    """
+    lines = []
+    for one in answers:
+        lines.append(f"{_LABELS[one.key]:{_WIDTH}}{one.sentence}")
+        if full:
+            lines += [f"{'':{_WIDTH}}from {one.evidence}", f"{'':{_WIDTH}}{one.command}"]
+    return lines
 
 
 def findings_lines(data: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from workbench.diagnose.analysis import Judged
 from workbench.diagnose.bisect import Bisection, Say
 from workbench.diagnose.boundaries import Named, blocks, kind_of, parts_of
 from workbench.diagnose.case import Case
-from workbench.diagnose.findings import origin_row
+from workbench.diagnose.origin_rows import origin_row
 from workbench.diagnose.part_origin import Explained, exception_origin, explain
 from workbench.diagnose.probes import ForwardScan, Place, Prober, Seen
 from workbench.diagnose.probes_backward import GradientScan

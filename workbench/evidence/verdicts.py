@@ -15,6 +15,12 @@ _VERDICTS: Final = {
     "same_alert": "Replayed: the same alert, all values finite.",
 }
 
+_RESULTS: Final = {
+    "gone": "The failure is gone.",
+    "benign_skip": "Only a scaler skip is left.",
+    "unchanged": "It fails the same way.",
+}
+
 
 def verdict_sentence(
     verdict: str,
@@ -47,6 +53,20 @@ def verdict_sentence(
     if verdict == "unverifiable":
         return f"Cannot be checked here: {missing or 'the bundle lacks what a replay needs'}."
     return _VERDICTS.get(verdict, f"Verdict {clean(verdict, 40)!r}, unknown to this version.")
+
+
+def result_sentence(result: str, moved_to: str | None = None) -> str:
+    """The sentence for what a counterfactual showed.
+
+    Args:
+        result: ``gone``, ``moved``, ``benign_skip`` or ``unchanged``.
+        moved_to: Where a failure that moved is caught now.
+    """
+    if result == "moved":
+        return (
+            f"It moves to {clean(moved_to, 100)}." if moved_to else "The failure moves elsewhere."
+        )
+    return _RESULTS.get(result, f"Result {clean(result, 40)!r}, unknown to this version.")
 
 
 def survival_sentence(survives: bool, *, tripped: bool = True) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.charts.arrays import TableLike
+from workbench.diagnose.answers import Answer, five_answers
 from workbench.errors import BundleError, WorkbenchError
 from workbench.numerics import jsonio
 
@@ -30,6 +31,7 @@ class Incident:
         findings: ``workbench.findings/1``, or None when there are none.
         findings_text: The same as JSON text.
         summary: The five lines: headline, Why, Sure?, Reach, Resume.
+        answers: The five answers, each with its evidence and command.
         origin_note: Where the findings come from, in one sentence.
         layers: Ranges of the traced replay, or None.
         events: Ops of the traced replay, or None.
@@ -52,6 +54,7 @@ class Incident:
     findings: dict[str, Any] | None = None
     findings_text: str = ""
     summary: list[str] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
     origin_note: str = ""
     layers: TableLike | None = None
     events: TableLike | None = None
@@ -139,6 +142,7 @@ def load_incident(
     if incident.environment:
         incident.differences = environment_differences(incident.environment, incident.here)
     _add_findings(incident, opened, step or None, trust or None)
+    incident.answers = five_answers(opened, incident.findings)
     return incident
 
 

@@ -12,7 +12,8 @@ from workbench.charts.arrays import tensor_kinds
 from workbench.charts.loss_rows import with_loss
 from workbench.charts.rows import Rows
 from workbench.charts.words import number, result
-from workbench.reports import answers, blocks
+from workbench.diagnose.answers import NEEDS_REPLAY, born
+from workbench.reports import blocks, wording
 from workbench.reports.blocks import Block, Section
 from workbench.reports.incident import Incident, load_incident
 from workbench.reports.stages import stage_rows
@@ -40,23 +41,28 @@ _NOTHING_WRONG = "No origin: no non-finite value was followed to anything that t
 
 def first_screen(incident: Incident) -> Section:
     """The answer in sentences, how it happened, and the chart that shows it."""
-    text, tone = answers.headline(incident)
+    text, tone = wording.headline(incident)
     shown: list[Block] = [
-        blocks.title(answers.title(incident), answers.when(incident), text, tone),
+        blocks.title(wording.title(incident), wording.when(incident), text, tone),
         blocks.facts(
             [
-                ("Where", answers.where(incident), "stages"),
-                ("Why", answers.line(incident, "Why"), "origin"),
-                ("Contaminated", answers.contaminated(incident), "origin"),
-                ("Ranks", answers.ranks(incident), "environment"),
-                ("Reproduced", answers.reproduced(incident), "how-to-check-this-report"),
-                ("Prevent", answers.prevent(incident), "counterfactuals"),
-                ("Resume from", answers.resume(incident), ""),
-                ("Not shown", answers.not_shown(incident), ""),
+                ("Where", wording.answer(incident, "where"), "stages"),
+                ("Why", wording.line(incident, "Why"), "origin"),
+                ("Contaminated", wording.answer(incident, "contaminated"), "origin"),
+                ("Ranks", wording.answer(incident, "ranks"), "environment"),
+                ("Reproduced", wording.answer(incident, "reproduced"), "how-to-check-this-report"),
+                ("Prevent", wording.answer(incident, "prevent"), "counterfactuals"),
+                ("Resume from", wording.resume(incident), ""),
+                ("Not shown", wording.not_shown(incident), ""),
             ]
         ),
     ]
-    links = answers.chain(incident)
+    if incident.answers:
+        rows = tuple((a.question, a.evidence, a.command) for a in incident.answers)
+        caption = "What the answers rest on, and the command that computes each again"
+        headers = ("Question", "Evidence", "Command")
+        shown.append(blocks.table(Rows(caption, headers, rows), folded=True))
+    links = wording.chain(incident)
     if links:
         shown.append(blocks.steps(links, "How it happened"))
     if incident.layers is not None and "activations" in tensor_kinds(incident.layers):
@@ -101,17 +107,17 @@ def origin(incident: Incident) -> Section:
     if data is None:
         return Section("origin", [blocks.paragraph(f"Not known. {incident.origin_note}")])
     shown: list[Block] = [blocks.paragraph(incident.origin_note, "muted")]
-    found = answers.origins(incident)
+    found = wording.origins(incident)
     if not found:
-        missing = answers.NEEDS_REPLAY if answers.needs_replay(incident) else _NOTHING_WRONG
+        missing = NEEDS_REPLAY if wording.needs_replay(incident) else _NOTHING_WRONG
         shown.append(blocks.paragraph(missing))
-        shown.append(blocks.paragraph(f"Why: {answers.line(incident, 'Why')}"))
+        shown.append(blocks.paragraph(f"Why: {wording.line(incident, 'Why')}"))
     for item in found:
         shown += _one_origin(incident, item, numbered=len(found) > 1)
-    links = answers.chain(incident)
+    links = wording.chain(incident)
     if links:
         shown += [blocks.heading("Chain"), blocks.steps(links, "")]
-    absorbed = [answers.item_name(item) for item in data.get("absorbed") or []]
+    absorbed = [wording.item_name(item) for item in data.get("absorbed") or []]
     if absorbed:
         shown += [blocks.heading("Absorbed"), blocks.bullets(absorbed)]
     limits = [str(limit) for limit in data.get("limits") or []]
@@ -121,13 +127,13 @@ def origin(incident: Incident) -> Section:
 
 
 def _one_origin(incident: Incident, item: Mapping[str, Any], *, numbered: bool) -> list[Block]:
-    place = answers.origin_place(item)
+    place = born(item)
     tensor = item.get("tensor") or {}
     positions = tensor.get("positions") or {}
     rows = [
         ("Born at", place),
-        ("Kind", answers.words(item.get("kind"))),
-        ("Cause", answers.words(item.get("cause") or "not classified")),
+        ("Kind", wording.words(item.get("kind"))),
+        ("Cause", wording.words(item.get("cause") or "not classified")),
         ("Why", str(item.get("explanation") or "")),
         ("Range", _range_words(item)),
         ("Tensor", _tensor_words(tensor, positions)),
@@ -178,7 +184,7 @@ def counterfactuals(incident: Incident) -> Section:
     """What was changed, what came of it, and what that does and does not establish."""
     tried = list((incident.findings or {}).get("counterfactuals") or [])
     if not tried:
-        text = answers.NEEDS_REPLAY if answers.needs_replay(incident) else "None was tried."
+        text = NEEDS_REPLAY if wording.needs_replay(incident) else "None was tried."
         return Section("counterfactuals", [blocks.paragraph(text)])
     headers = ("Change", "Result", "Placebo", "Establishes", "Does not establish")
     rows = tuple(
@@ -269,7 +275,7 @@ def check(incident: Incident) -> Section:
     rows = [
         ("Bundle", incident.name),
         ("Bundle digest", incident.digest),
-        ("Reproduced", answers.reproduced(incident)),
+        ("Reproduced", wording.answer(incident, "reproduced")),
         ("Findings", incident.origin_note),
         ("Recorded device", str(incident.conditions.get("device", ""))),
         ("Device of this report", ", ".join(devices) or "cpu"),

@@ -9,7 +9,7 @@ import numpy as np
 
 from workbench.charts.rows import Rows
 from workbench.charts.words import KIND_WORDS, KINDS, counts, number
-from workbench.reports import answers
+from workbench.reports import wording
 from workbench.reports.incident import Incident
 from workbench.step.stages import ESTABLISHES, STAGES
 
@@ -21,7 +21,7 @@ def stage_rows(incident: Incident) -> Rows:
     events = None if incident.events is None else dict(incident.events.columns)
     caught = (incident.first_bad or {}).get("stage")
     rows = tuple(
-        (f"{mark} {answers.words(stage)}", text, ESTABLISHES[stage])
+        (f"{mark} {wording.words(stage)}", text, ESTABLISHES[stage])
         for stage in STAGES
         for mark, text in [_stage(incident, events, stage, caught)]
     )

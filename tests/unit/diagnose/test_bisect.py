@@ -15,7 +15,7 @@ from workbench.diagnose.bisect import bisect
 from workbench.diagnose.bisect_change import bisect_change
 from workbench.diagnose.boundaries import blocks, kind_of, parts_of
 from workbench.diagnose.case import Case
-from workbench.diagnose.findings import origin_row
+from workbench.diagnose.origin_rows import origin_row
 from workbench.diagnose.slicing import slice_trace
 from workbench.diagnose.starts import starts_of
 from workbench.diagnose.zoo_run import record

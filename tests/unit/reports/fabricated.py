@@ -11,6 +11,7 @@ from tests.unit.charts.fabricated import (
     layers_table,
     ledger,
 )
+from workbench.diagnose.answers import QUESTIONS, Answer
 from workbench.numerics import jsonio
 from workbench.reports import sections
 from workbench.reports.build_templates import build, scripts
@@ -49,6 +50,10 @@ def incident(*, hostile=False, count=40, **changes):
         findings=data,
         findings_text=jsonio.dumps(data),
         summary=list(data["summary"]),
+        answers=[
+            Answer(key, question, f"Answer {key} {text}", f"evidence {text}", "workbench diagnose")
+            for key, question in QUESTIONS.items()
+        ],
         layers=layers_table(count, hostile=hostile),
         events=events_table(),
         origin_note="Findings saved beside the bundle, made from exactly this bundle.",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from workbench.cli.command import Command
-from workbench.cli.findings_text import findings_lines
+from workbench.cli.findings_text import answer_lines, findings_lines
 from workbench.cli.options import (
     announce_source,
     bundle_argument,
@@ -51,6 +51,7 @@ def command(
     Without the step's code it answers what the record supports. Exits 0 whatever it finds.
     """
     from workbench.diagnose import diagnose
+    from workbench.diagnose.answers import five_answers
     from workbench.evidence import open_bundle
 
     opened = open_bundle(bundle)
@@ -71,7 +72,8 @@ def command(
     if as_json:
         say(findings.to_json())
         return
-    lines = [*findings.summary, *findings_lines(findings.data)]
+    answers = five_answers(opened, findings)
+    lines = [*findings.summary, *answer_lines(answers, full=full), *findings_lines(findings.data)]
     if saved:
         lines.append(f"Saved in {saved}")
     shown = lines if full or len(lines) <= _LINES else [*lines[: _LINES - 1], _more(lines)]

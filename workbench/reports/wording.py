@@ -1,8 +1,4 @@
-"""The five answers and the sentences of the first screen, from findings and record alone.
-
-Nothing here says more than its evidence: what was not replayed, not recorded or not read is said
-to be so.
-"""
+"""The sentences of a page beside the five answers, from findings and record alone."""
 
 from __future__ import annotations
 
@@ -10,10 +6,8 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.charts.words import number, result
+from workbench.charts.words import number
 from workbench.reports.incident import Incident
-
-NEEDS_REPLAY = "Needs a replay, which was not run."
 
 
 def title(incident: Incident) -> str:
@@ -71,41 +65,15 @@ def origins(incident: Incident) -> list[dict[str, Any]]:
     return list((incident.findings or {}).get("origins") or [])
 
 
+def answer(incident: Incident, key: str) -> str:
+    """The sentence of one of the five answers, by its key; a gap is named, not filled."""
+    said = next((one.sentence for one in incident.answers if one.key == key), "")
+    return said or "Not known."
+
+
 def needs_replay(incident: Incident) -> bool:
     """Whether nothing replayed stands behind this report."""
     return not ((incident.findings or {}).get("reproduction") or {}).get("verdict")
-
-
-def where(incident: Incident) -> str:
-    """Where it was caught, and where it was born."""
-    bad = incident.first_bad
-    world = int(incident.manifest.get("world") or incident.record.get("world") or 1)
-    rank = f"rank {incident.rank} of {world}" if world > 1 else "one process"
-    if bad is None:
-        return f"step {number(incident.step)} · {rank}"
-    caught = (
-        f"Caught at {words(bad.get('stage'))} ({bad.get('tensor')}) · step {number(incident.step)}"
-        f" · micro-step {bad.get('micro_step', 0)} · {rank}."
-    )
-    born = [origin_place(origin) for origin in origins(incident)[:3]]
-    return f"{caught} Born at {'; '.join(born)}." if born else caught
-
-
-def origin_place(origin: Mapping[str, Any]) -> str:
-    """``aten.log.default in loss, train.py:31``."""
-    what = str(origin.get("op") or words(origin.get("kind")))
-    place = str(origin.get("where") or "")
-    if place == "module":
-        place = str(origin.get("module") or "the root module")
-    source = f", {origin['source']}" if origin.get("source") else ""
-    stage = words(origin.get("stage"))
-    backward = " (backward)" if stage == "backward" else ""
-    return f"{what} in {place or stage}{backward}{source}"
-
-
-def contaminated(incident: Incident) -> str:
-    """What holds a bad value now."""
-    return line(incident, "Reach") or "Not known."
 
 
 def item_name(item: Any) -> str:
@@ -114,47 +82,6 @@ def item_name(item: Any) -> str:
         named = (item.get(key) for key in ("sentence", "name", "path", "op"))
         return str(next((name for name in named if name), "unnamed"))
     return str(item)
-
-
-def ranks(incident: Incident) -> str:
-    """What is known of the other ranks."""
-    world = int(incident.manifest.get("world") or incident.record.get("world") or 1)
-    if world == 1:
-        return "One process."
-    collective = ((incident.findings or {}).get("contamination") or {}).get("collective")
-    carried = " The gradient collective carried the value to all of them." if collective else ""
-    return (
-        f"This bundle is from rank {incident.rank} of {world}; bundles of other ranks were not "
-        f"read.{carried}"
-    )
-
-
-def reproduced(incident: Incident) -> str:
-    """What a replay under the recorded conditions showed."""
-    return line(incident, "Sure?") or "Not replayed yet."
-
-
-def prevent(incident: Incident) -> str:
-    """What to try, and what trying it here showed."""
-    tried = list((incident.findings or {}).get("counterfactuals") or [])
-    gone = [item for item in tried if item.get("result") in ("gone", "benign_skip")]
-    fixes = [str(origin["fix"]) for origin in origins(incident) if origin.get("fix")]
-    if gone:
-        best = gone[0]
-        placebo = best.get("placebo")
-        control = f" The same kind of change elsewhere: {result(str(placebo))}" if placebo else ""
-        advice = f"{fixes[0].rstrip('.')}. " if fixes else ""
-        return (
-            f"{advice}Tried as a diagnostic, {best.get('intervention')}: "
-            f"{result(str(best.get('result')))}{control}"
-        )
-    if fixes:
-        return f"{fixes[0].rstrip('.')}. Not tried here."
-    if needs_replay(incident):
-        return NEEDS_REPLAY
-    if not origins(incident):
-        return "Nothing to prevent was found."
-    return "Nothing was tried that made the failure go away."
 
 
 def resume(incident: Incident) -> str:
