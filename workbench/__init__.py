@@ -20,6 +20,7 @@ _HOMES = {
     "Recorder": "workbench.record",
     "Policy": "workbench.record",
     "Alerts": "workbench.record",
+    "StrictJsonLogger": "workbench.record",
     "NonFiniteError": "workbench.errors",
     "Conditions": "workbench.evidence",
     "open_bundle": "workbench.evidence",
@@ -43,6 +44,7 @@ __all__ = [
     "Policy",
     "Recorder",
     "Replay",
+    "StrictJsonLogger",
     "TrainingStep",
     "Workbench",
     "diagnose",
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from workbench.diagnose import diagnose
     from workbench.errors import NonFiniteError
     from workbench.evidence import Conditions, open_bundle
-    from workbench.record import Alerts, Policy, Recorder
+    from workbench.record import Alerts, Policy, Recorder, StrictJsonLogger
     from workbench.replay import Replay
     from workbench.reports import report
     from workbench.step import Autocast, Domain, TrainingStep
