@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from workbench.numerics.stats import tensor_stats
 from workbench.replay.calls import CallMode
 from workbench.replay.trace_context import (
     ModuleCall,
@@ -19,9 +18,10 @@ from workbench.replay.trace_context import (
     module_of_exception,
     source_of_exception,
 )
-from workbench.replay.trace_events import Event, KeptEvent, LayerRow, Write
+from workbench.replay.trace_events import Event, KeptEvent, LayerRow
+from workbench.replay.trace_layers import Layers, leading_tensors
 from workbench.replay.trace_mode import TraceMode, quiet
-from workbench.replay.trace_plan import floating, unwrapped
+from workbench.replay.trace_plan import unwrapped
 from workbench.replay.trace_sinks import find_sink, scaler_tensors
 from workbench.replay.trace_storage import StorageLog, Triple, region_of
 from workbench.replay.trace_table import events_table, layers_table
@@ -161,7 +161,8 @@ class _Tracer:
         self.log = StorageLog()
         self.calls = CallMode()
         self.mode = TraceMode(self.context, self.log, self.calls, keep)
-        self.trace = Trace(self.mode.events, kept=self.mode.kept)
+        self.layers = Layers(self.context, self.log, self.mode.events)
+        self.trace = Trace(self.mode.events, self.layers.rows, kept=self.mode.kept)
         _name_leaves(self.log, runner, micro_batches)
 
     def run(
@@ -183,13 +184,16 @@ class _Tracer:
             remove()
             self.runner.before_unit = None
         with quiet():
-            self._parameter_rows()
+            self.layers.at_end(self.runner)
             self.trace.contaminated = _contaminated(self.runner)
         self.trace.scale = self.runner.values.scale_before
         return self.trace
 
     def _before_unit(self, unit: Unit) -> None:
         self.context.unit = unit
+        if unit.stage == "update":
+            with quiet():
+                self.layers.before_update(self.runner)
 
     def _advance(self, last: int, stop_when_bad: bool) -> None:
         while (unit := self.runner.next_unit) is not None and STAGES.index(unit.stage) <= last:
@@ -241,9 +245,9 @@ class _Tracer:
 
     def _after_call(self, call: ModuleCall, output: object) -> None:
         with quiet():
-            for name, tensor in _leading_tensors(output):
+            for name, tensor in leading_tensors(output):
                 plain = unwrapped(tensor)
-                self._row(call, "activation", name, plain)
+                self.layers.add(call, "activation", name, plain)
                 if (
                     plain is tensor
                     and tensor.requires_grad
@@ -254,41 +258,9 @@ class _Tracer:
     def _watch_gradient(self, call: ModuleCall, name: str, tensor: Tensor) -> None:
         def seen(gradient: Tensor) -> None:
             with quiet():
-                self._row(call, "gradient", name, gradient)
+                self.layers.add(call, "gradient", name, gradient)
 
         tensor.register_hook(seen)
-
-    def _row(self, call: ModuleCall, kind: str, name: str, tensor: Tensor) -> None:
-        record = self.log.record(tensor)
-        event = record.writes[-1][0] if record.writes else -1
-        known = _known_write(self.trace.graph, event, record.number, tensor)
-        stats = known.stats if known is not None and known.stats is not None else None
-        self.trace.rows.append(
-            LayerRow(
-                order=call.order,
-                module=call.path,
-                type=call.kind,
-                tensor=kind,
-                name=name,
-                stage=self.context.stage,
-                micro_step=self.context.unit.micro_step,
-                dtype=str(tensor.dtype).removeprefix("torch."),
-                shape=tuple(tensor.shape),
-                stats=stats or tensor_stats(tensor),
-                event=event,
-                source=self.trace.graph[event].source if 0 <= event < len(self.trace.graph) else "",
-            )
-        )
-
-    def _parameter_rows(self) -> None:
-        order = self.context.calls
-        for name, parameter in named_parameters(self.runner.model):
-            path, _, _ = name.rpartition(".")
-            call = ModuleCall(path, "", order)
-            order += 1
-            self._row(call, "parameter", name, parameter)
-            if parameter.grad is not None:
-                self._row(call, "parameter_gradient", name, parameter.grad)
 
 
 def _contaminated(runner: StepRunner) -> dict[str, list[str]]:
@@ -300,38 +272,6 @@ def _contaminated(runner: StepRunner) -> dict[str, list[str]]:
         "buffers": names(gates.check_buffers(runner.model, {})),
         "optimizer_state": names(gates.check_optimizer_state(runner.model, runner.optimizers)),
     }
-
-
-def _known_write(events: list[Event], event: int, storage: int, tensor: Tensor) -> Write | None:
-    if not 0 <= event < len(events):
-        return None
-    for write in events[event].writes:
-        if write.storage == storage and _numel(write.shape) == tensor.numel():
-            return write
-    return None
-
-
-def _numel(shape: tuple[int, ...]) -> int:
-    total = 1
-    for length in shape:
-        total *= length
-    return total
-
-
-def _leading_tensors(output: object) -> list[tuple[str, Tensor]]:
-    """List the floating tensors in a module's output, at most eight."""
-    if isinstance(output, torch.Tensor):
-        return [("out", output)] if floating(output) else []
-    items: list[Any] = []
-    if isinstance(output, list | tuple):
-        items = list(enumerate(output))
-    elif isinstance(output, Mapping):
-        items = list(output.items())
-    return [
-        (f"out.{key}", value)
-        for key, value in items
-        if isinstance(value, torch.Tensor) and floating(value)
-    ][:8]
 
 
 def _name_leaves(log: StorageLog, runner: StepRunner, micro_batches: Sequence[Any]) -> None:

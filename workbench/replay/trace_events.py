@@ -173,7 +173,15 @@ class KeptEvent:
 
 @dataclass(slots=True)
 class LayerRow:
-    """Range of one tensor at a module's border."""
+    """Range of one tensor at a module's border.
+
+    Attributes:
+        op: The op that wrote it last; empty where none of the step did.
+        upstream: Modules whose results went into it, nearest first.
+        absmin: Smallest magnitude that is finite and not zero.
+        exponents: The smallest binary exponent of such elements, then how many have it, the next
+            one, and so on; empty where there are none.
+    """
 
     order: int
     module: str
@@ -187,3 +195,7 @@ class LayerRow:
     stats: TensorStats
     event: int
     source: str
+    op: str = ""
+    upstream: tuple[str, ...] = ()
+    absmin: float | None = None
+    exponents: tuple[int, ...] = ()

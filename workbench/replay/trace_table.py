@@ -68,6 +68,12 @@ def layers_table(rows: Sequence[LayerRow]) -> Table:
         "source": [r.source for r in rows],
     }
     columns |= _stat_columns([r.stats for r in rows])
+    columns["absmin"] = np.array(
+        [math.nan if r.absmin is None else r.absmin for r in rows], dtype=np.float64
+    )
+    columns["op"] = [r.op for r in rows]
+    columns["upstream"] = [list(r.upstream) for r in rows]
+    columns["exponents"] = [list(r.exponents) for r in rows]
     return Table(columns, {"kind": "layers"})
 
 

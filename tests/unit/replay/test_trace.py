@@ -257,16 +257,30 @@ def test_live_bytes_stay_close_to_the_step_itself() -> None:
     assert held - rest == 0  # a finished trace holds no tensor
 
 
-def test_layers_have_activation_gradient_and_parameter_rows() -> None:
+def test_layers_have_rows_of_activations_gradients_parameters_and_updates() -> None:
     trace = trace_of(Block(), torch.randn(3, 5, 8))
     rows = trace.layers.rows()
     kinds = {row["tensor"] for row in rows}
-    assert kinds == {"activation", "gradient", "parameter", "parameter_gradient"}
+    assert kinds == {"activation", "gradient", "parameter", "parameter_gradient", "update"}
     activations = [row["module"] for row in rows if row["tensor"] == "activation"]
     assert activations == ["attention.qkv", "attention", "drop", "norm", "head", ""]
     head = next(r for r in rows if r["module"] == "head" and r["tensor"] == "activation")
     assert head["shape"] == "[3, 5, 2]"
     assert head["nan"] == 0 and head["finite"] == 30
+    assert head["op"] == "aten.addmm.default" and head["upstream"] == ["norm"]
+    assert 0 < head["absmin"] <= head["absmax"]
+    assert sum(head["exponents"][1:]) == 30 - head["zeros"]
+
+
+def test_updates_are_what_the_optimizer_changed_and_moments_what_it_holds() -> None:
+    model = nn.Linear(4, 2)
+    adam = torch.optim.Adam(model.parameters(), lr=0.25, eps=0.0)
+    rows = trace_of(model, torch.ones(3, 4), optimizer=adam).layers.rows()
+    updates = {row["name"]: row for row in rows if row["tensor"] == "update"}
+    assert set(updates) == {"weight", "bias"}
+    assert updates["weight"]["absmax"] == pytest.approx(0.25, rel=1e-5)  # Adam's first step: lr
+    moments = {row["name"] for row in rows if row["tensor"] == "moment"}
+    assert moments == {f"{p}/{m}" for p in ("weight", "bias") for m in ("exp_avg", "exp_avg_sq")}
 
 
 def test_counts_of_reads_are_exact() -> None:

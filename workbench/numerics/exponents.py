@@ -1,0 +1,113 @@
+"""How the magnitudes of a tensor are spread: counts by binary exponent, and the smallest one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workbench.numerics.dense import (
+    NATIVE,
+    Array,
+    chunks,
+    dense_order,
+    float_arrays,
+    local_values,
+)
+
+# dtype that values are looked at in -> (integers of its size, mantissa bits, exponent mask, bias)
+_LAYOUT: Final = {
+    torch.float32: (torch.int32, 23, 0xFF, 127),
+    torch.float64: (torch.int64, 52, 0x7FF, 1023),
+}
+
+
+class Exponents(NamedTuple):
+    """Finite elements that are not zero, by binary exponent.
+
+    Attributes:
+        first: The smallest exponent ``e``; its elements have ``2**e <= |x| < 2**(e + 1)``.
+            What is subnormal in float32 (or float64) counts for the exponent below the normals.
+        counts: Elements of ``first``, ``first + 1``, ….
+        absmin: The smallest magnitude that is not zero.
+    """
+
+    first: int
+    counts: tuple[int, ...]
+    absmin: float
+
+
+def exponents(t: Tensor) -> Exponents | None:
+    """Count the elements of a floating or complex tensor by exponent, exactly.
+
+    Returns:
+        None where no element is finite and not zero, and for tensors without floating values.
+    """
+    values = local_values(t.detach())
+    if values is None or values.numel() == 0 or values.is_quantized:
+        return None
+    if values.is_complex():
+        values = torch.view_as_real(values.resolve_conj())
+    if not values.is_floating_point():
+        return None
+    wide = torch.float64 if values.dtype is torch.float64 else torch.float32
+    found: Array = np.zeros(_LAYOUT[wide][2] + 1, dtype=np.int64)
+    smallest = math.inf
+    for counts, least in _parts(values, wide):
+        found += counts
+        smallest = min(smallest, least)
+    return _trimmed(found, smallest, _LAYOUT[wide][3])
+
+
+def _parts(values: Tensor, wide: torch.dtype) -> Iterator[tuple[Array, float]]:
+    if values.is_cpu:
+        plain = values if values.dtype in NATIVE else values.to(wide)
+        for array in float_arrays(dense_order(plain)):
+            yield _cpu_part(array, wide)
+    else:
+        for part in chunks(values):
+            yield _device_part(part.to(wide))
+
+
+def _cpu_part(array: Array, wide: torch.dtype) -> tuple[Array, float]:
+    _, mantissa, mask, _ = _LAYOUT[wide]
+    whole = np.int64 if wide is torch.float64 else np.int32
+    size = np.abs(array)
+    # the sign is gone, so what is left above the mantissa is the exponent alone
+    places: Array = np.right_shift(size.view(whole), mantissa)
+    counts = np.bincount(places, minlength=mask + 1)
+    counts[mask] = 0  # what is not finite is counted elsewhere
+    if counts[0]:
+        counts[0] -= size.size - np.count_nonzero(size)
+    filled = np.flatnonzero(counts)
+    if not filled.size:
+        return counts, math.inf
+    lowest = size[places == filled[0]]
+    return counts, float(lowest[lowest > 0].min())
+
+
+def _device_part(values: Tensor) -> tuple[Array, float]:
+    whole, mantissa, mask, _ = _LAYOUT[values.dtype]
+    size = values.contiguous().flatten().abs()
+    places = size.view(whole) >> mantissa
+    counts = torch.bincount(places, minlength=mask + 1).cpu().numpy()
+    counts[mask] = 0
+    if counts[0]:
+        counts[0] -= int((size == 0).count_nonzero())
+    filled = np.flatnonzero(counts)
+    if not filled.size:
+        return counts, math.inf
+    lowest = size[places == int(filled[0])]
+    return counts, float(lowest[lowest > 0].min())
+
+
+def _trimmed(counts: Array, smallest: float, bias: int) -> Exponents | None:
+    filled = np.flatnonzero(counts)
+    if not filled.size:
+        return None
+    low, high = int(filled[0]), int(filled[-1])
+    return Exponents(low - bias, tuple(counts[low : high + 1].tolist()), smallest)
