@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.widgets.state import Problem, StageView, Tab
+from workbench.widgets.state import Problem, StageView, Switch, Tab
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,17 @@ class Looked(Action):
     """Fields of the look changed: search text, layer, chart options, theme, width."""
 
     changes: tuple[tuple[str, Any], ...]
+
+
+# -- the recorded facts -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SwitchesCame(Action):
+    """What can be changed here is known: it takes torch, which is loaded after the first facts."""
+
+    switches: tuple[Switch, ...]
+    device_note: str
 
 
 # -- conditions -------------------------------------------------------------------------------
@@ -183,6 +194,15 @@ class SavedLayersCame(Action):
     """A diagnosis left the statistics of every layer; ``source`` says where from."""
 
     layers: Any
+    source: str
+
+
+@dataclass(frozen=True)
+class ResultCame(Action):
+    """A comparison, sweep, ladder or the like is there; ``source`` says where from."""
+
+    name: str
+    data: Any
     source: str
 
 

@@ -16,7 +16,7 @@ KEYS = (
     (".", "stop"),
     ("o", "show Original or the last diagnostic run"),
     ("c", "open or close all switches"),
-    ("1 … 4", "tabs"),
+    ("1 … 5", "tabs"),
     ("/", "search layers"),
     ("↑ ↓", "layer above, below"),
     ("j k", "next, previous suspicious layer"),

@@ -19,7 +19,8 @@ LABELS = {
     "origin": "1 Origin",
     "ranges": "2 Ranges",
     "timeline": "3 Timeline",
-    "evidence": "4 Evidence",
+    "compare": "4 Compare",
+    "evidence": "5 Evidence",
 }
 
 

@@ -11,6 +11,7 @@ from workbench.widgets.state import (
     ORIGINAL,
     RECORDED,
     Activity,
+    Result,
     Run,
     StageView,
     State,
@@ -77,6 +78,14 @@ def _toggled(state: State, action: a.Toggled) -> State:
 
 def _looked(state: State, action: a.Looked) -> State:
     return state.looking(**dict(action.changes))
+
+
+# -- the recorded facts -----------------------------------------------------------------------
+
+
+def _switches(state: State, action: a.SwitchesCame) -> State:
+    facts = replace(state.facts, switches=action.switches, device_note=action.device_note)
+    return replace(state, facts=facts)
 
 
 # -- conditions -------------------------------------------------------------------------------
@@ -205,6 +214,14 @@ def _saved_layers(state: State, action: a.SavedLayersCame) -> State:
     return replace(state, saved_layers=action.layers, saved_from=action.source)
 
 
+def _result(state: State, action: a.ResultCame) -> State:
+    before = state.result(action.name)
+    version = before.version + 1 if before is not None else 1
+    made = Result(action.name, action.data, action.source, version)
+    others = tuple(one for one in state.results if one.name != action.name)
+    return replace(state, results=(*others, made))
+
+
 def _estimated(state: State, action: a.Estimated) -> State:
     return replace(state, takes=action.seconds)
 
@@ -281,6 +298,7 @@ _HANDLERS: dict[type[a.Action], Callable[[State, Any], State]] = {
     a.StageChosen: _stage_chosen,
     a.Toggled: _toggled,
     a.Looked: _looked,
+    a.SwitchesCame: _switches,
     a.ConditionSet: _condition_set,
     a.ConditionsUndone: _conditions_undone,
     a.TrustAsked: _trust_asked,
@@ -298,6 +316,7 @@ _HANDLERS: dict[type[a.Action], Callable[[State, Any], State]] = {
     a.LayersCame: _layers,
     a.FindingsCame: _findings,
     a.SavedLayersCame: _saved_layers,
+    a.ResultCame: _result,
     a.Estimated: _estimated,
     a.Stopped: _stopped,
     a.WorkerDied: _died,

@@ -4,7 +4,7 @@ const KEYS = {
   n: "step", p: "back", f: "run_to_first_bad", r: "reset", ".": "stop", o: "toggle_original",
   c: "all_switches", "/": "search", j: "next_suspicious", k: "previous_suspicious",
   ArrowUp: "layer_above", ArrowDown: "layer_below", "?": "keys",
-  1: "tab:origin", 2: "tab:ranges", 3: "tab:timeline", 4: "tab:evidence",
+  1: "tab:origin", 2: "tab:ranges", 3: "tab:timeline", 4: "tab:compare", 5: "tab:evidence",
 };
 const widths = new Map(); // one entry a view of this panel: the narrowest decides
 

@@ -22,8 +22,8 @@ STAGE_NAMES: tuple[str, ...] = (
 )
 
 Status = Literal["not_run", "running", "clean", "bad", "alert", "skip", "unavailable"]
-Tab = Literal["origin", "ranges", "timeline", "evidence"]
-TABS: tuple[Tab, ...] = ("origin", "ranges", "timeline", "evidence")
+Tab = Literal["origin", "ranges", "timeline", "compare", "evidence"]
+TABS: tuple[Tab, ...] = ("origin", "ranges", "timeline", "compare", "evidence")
 
 RECORDED = "Recorded"
 ORIGINAL = "Original"
@@ -103,6 +103,7 @@ class Facts:
     switches: tuple[Switch, ...] = ()
     stages: tuple[StageView, ...] = ()
     device_note: str = ""
+    damaged: tuple[str, ...] = ()
 
     def switch(self, key: str) -> Switch | None:
         """The switch of a condition, or None when there is no such switch."""
@@ -207,11 +208,30 @@ class Look:
     tensor_kind: str = "activations"
     limits: bool = True
     overlay: bool = False
+    view: str = "ranges"
     layer: int = -1
+    group: str = ""
     search: str = ""
+    record: int = -1
+    samples: tuple[int, ...] = ()
+    against: tuple[str, str] = ("", "")
     open: frozenset[str] = frozenset()
     dark: bool = False
     width: int = 1220
+
+
+@dataclass(frozen=True)
+class Result:
+    """Plain data that a longer task of the replay process left: ``comparison``, ``sweep``, ….
+
+    ``source`` says in words whether it was made here or read from disk; ``version`` counts, so
+    that the data itself need not be compared.
+    """
+
+    name: str
+    data: Any = field(compare=False)
+    source: str = ""
+    version: int = 0
 
 
 @dataclass(frozen=True)
@@ -230,7 +250,12 @@ class State:
     says: str = ""
     saved_layers: Any = field(default=None, compare=False)
     saved_from: str = ""
+    results: tuple[Result, ...] = ()
     takes: float | None = None
+
+    def result(self, name: str) -> Result | None:
+        """What came of a comparison, sweep, ladder or the like, or None."""
+        return next((one for one in self.results if one.name == name), None)
 
     def run(self, name: str) -> Run | None:
         """The run of that name, or None."""
