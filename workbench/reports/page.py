@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,10 +14,11 @@ from typing import Any
 from workbench import __version__
 from workbench.charts import style
 from workbench.errors import UsageError
+from workbench.evidence.scrub import scrub, scrub_tree
 from workbench.numerics import jsonio
 from workbench.reports.blocks import FINDINGS, MIMETYPE, PLOTLY
 from workbench.reports.markdown import headings, to_html
-from workbench.reports.render import environment, part, render_blocks
+from workbench.reports.render import environment, part, policy, render_blocks
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*")
@@ -60,7 +62,7 @@ def write_page(notebook: Mapping[str, Any], about: About | None = None) -> str:
     Returns:
         HTML without any external address.
     """
-    about = about or _about_of(notebook)
+    about = _scrubbed(about or _about_of(notebook))
     page = _Page()
     cells = [cell for cell in notebook["cells"] if _is_shown(cell)]
     page.contents = _contents(cells)
@@ -78,12 +80,14 @@ def write_page(notebook: Mapping[str, Any], about: About | None = None) -> str:
             # where no section has a place for it, the list comes first
             contents=[] if page.has_contents else page.contents,
             recorded=failed.get("recorded", []),
+            policy=policy(_programs() if page.charts else ()),
             style=part("style.css"),
             script=part("page.js"),
             banner=failed.get("text", ""),
             banner_anchor=failed.get("anchor", ""),
             items=page.items,
-            about=about.data,
+            # the rows too: a reader's program can compare them with what stands on the page
+            about={**about.data, "rows": [list(row) for row in about.rows]},
             about_rows=about.rows,
             made=about.made,
             findings=page.findings,
@@ -96,11 +100,25 @@ def write_page(notebook: Mapping[str, Any], about: About | None = None) -> str:
 
 
 @cache
-def packed_plotly() -> str:
-    """The installed plotly.js, gzipped and in base64: the same bytes for the same version."""
+def _programs() -> tuple[str, str]:
+    """The digests of the drawing script and of plotly.js, as a policy writes them."""
+    texts = (str(part("page.js")), _plotly())
+    digests = (hashlib.sha256(text.encode()).digest() for text in texts)
+    first, second = (f"sha256-{base64.b64encode(digest).decode()}" for digest in digests)
+    return first, second
+
+
+@cache
+def _plotly() -> str:
     from plotly.offline import get_plotlyjs
 
-    packed = gzip.compress(get_plotlyjs().encode("utf-8"), compresslevel=9, mtime=0)
+    return str(get_plotlyjs())
+
+
+@cache
+def packed_plotly() -> str:
+    """The installed plotly.js, gzipped and in base64: the same bytes for the same version."""
+    packed = gzip.compress(_plotly().encode("utf-8"), compresslevel=9, mtime=0)
     return base64.b64encode(packed).decode("ascii")
 
 
@@ -116,9 +134,14 @@ def _about_of(notebook: Mapping[str, Any]) -> About:
     return About([(str(k), str(v)) for k, v in data.get("rows", [])], data.get("data", {}))
 
 
+def _scrubbed(about: About) -> About:
+    rows = [(name, scrub(value)) for name, value in about.rows]
+    return About(rows, scrub_tree(about.data), about.made)
+
+
 def _failure(notebook: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = notebook.get("metadata", {}).get("workbench", {}).get("failure", {})
-    return dict(found)
+    return dict(scrub_tree(found))
 
 
 def _is_shown(cell: Mapping[str, Any]) -> bool:
@@ -211,7 +234,7 @@ def _code_item(page: _Page, cell: Mapping[str, Any]) -> dict[str, Any]:
         "anchor": _unique(page, f"cell-{slug(name)}") if name else "",
         "name": name,
         "state": state_of(cell),
-        "source": _text(cell["source"]),
+        "source": scrub(_text(cell["source"])),
     }
 
 
@@ -233,7 +256,7 @@ def _outputs(page: _Page, cell: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _plain(text: str, tone: str = "") -> dict[str, Any]:
-    clean = _ANSI.sub("", text)
+    clean = scrub(_ANSI.sub("", text))
     if len(clean) > _MAX_OUTPUT:
         clean = f"{clean[:_MAX_OUTPUT]}\n… {len(clean) - _MAX_OUTPUT:,} characters cut"
     return {"kind": "output", "text": clean, "tone": tone}
@@ -242,21 +265,21 @@ def _plain(text: str, tone: str = "") -> dict[str, Any]:
 def _data(page: _Page, data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """One output: our own sections as data; of anything else only what cannot run."""
     if FINDINGS in data:
-        page.findings = jsonio.dumps(jsonio.loads(_text(data[FINDINGS]["text"])))
+        page.findings = jsonio.dumps(scrub_tree(jsonio.loads(_text(data[FINDINGS]["text"]))))
     elif MIMETYPE in data:
         yield {"kind": "html", "html": _section(page, data[MIMETYPE])}
     elif PLOTLY in data:
         yield {"kind": "html", "html": _foreign_chart(page, data[PLOTLY])}
     elif "image/png" in data and _BASE64.fullmatch(_text(data["image/png"])):
         encoded = "".join(_text(data["image/png"]).split())
-        alt = _text(data.get("text/plain", "")) or "An image without description"
+        alt = scrub(_text(data.get("text/plain", ""))) or "An image without description"
         yield {"kind": "image", "source": f"data:image/png;base64,{encoded}", "alt": alt}
     elif "text/plain" in data:
         yield _plain(_text(data["text/plain"]))
 
 
 def _section(page: _Page, section: Mapping[str, Any]) -> Any:
-    blocks = [dict(block) for block in section["blocks"]]
+    blocks = [dict(block) for block in scrub_tree(section["blocks"])]
     for block in blocks:
         if block["type"] == "chart":
             _add_chart(page, block)
@@ -283,6 +306,7 @@ def _foreign_chart(page: _Page, figure: Mapping[str, Any]) -> Any:
         )
     drawing = Drawing(960, 40, "A chart that needs scripts")
     drawing.text(8, 24, "This chart needs scripts to be drawn.", "wb-tick")
+    figure = scrub_tree(figure)
     block = {
         "type": "chart",
         "id": "figure",

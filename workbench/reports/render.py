@@ -59,6 +59,20 @@ def script_json(value: Any) -> Markup:
     return Markup(text.replace("<", "\\u003c"))  # noqa: S704
 
 
+def policy(programs: Sequence[str]) -> Markup:
+    """The page's Content-Security-Policy: no address, and no program but those named.
+
+    Args:
+        programs: Digests of the page's own scripts, as ``sha256-…``.
+    """
+    allowed = " ".join(f"'{escape(one)}'" for one in programs) or "'none'"
+    text = (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    return Markup(text)  # noqa: S704
+
+
 def part(name: str) -> Markup:
     """A file of the package that goes into the page as it is: style sheet or script."""
     return Markup((template_root() / _PARTS / name).read_text(encoding="utf-8"))  # noqa: S704

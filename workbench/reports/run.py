@@ -5,19 +5,25 @@ from __future__ import annotations
 import datetime
 import inspect
 import os
-import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from workbench import __version__, errors
+from workbench import errors
 from workbench.errors import CannotRunError, UsageError, WorkbenchError
 from workbench.numerics import jsonio
+from workbench.reports.described import BUNDLES, describe, environment_digest, inputs_digest
 from workbench.reports.execute import Execution, run_notebook
-from workbench.reports.page import About, slug, write_page
+from workbench.reports.page import About, write_page
 from workbench.reports.templates import Template, check_parameters, find_template
+
+if TYPE_CHECKING:
+    from workbench.evidence import Bundle
+
+__all__ = ["Prepared", "environment_digest", "prepare", "report", "step_reference", "write"]
 
 
 def report(
@@ -31,18 +37,19 @@ def report(
     notebook: str | os.PathLike[str] | None = None,
     timeout_s: float | None = None,
 ) -> Path:
-    """Make one HTML file of an incident.
+    """Make one HTML file of an incident, or of a comparison of two.
 
     Args:
-        bundle: A bundle or its path.
-        template: Name of a template, or path of a notebook of one's own.
+        bundle: A bundle or its path; two of them for a template that compares.
+        template: Name of a template, or the path of one's own: a notebook, a percent script, or a
+            folder with one of them.
         output: Where the HTML goes; it is replaced only by a complete file.
         parameters: Values for the template's parameters.
         step: Code of the training step, ``package.module:Name`` or ``file.py:Name``, or the
             object itself when it comes from a file. Runs code; without it the saved findings or
             the record are shown.
         trust: ``import`` or ``source``, to use the code the bundle names or carries.
-        progress: Called with the name of each part before it runs.
+        progress: Called with a sentence as each part begins, and by the parts themselves.
         notebook: Where the executed notebook is kept as well, if anywhere.
         timeout_s: Most seconds one cell may take.
 
@@ -55,19 +62,16 @@ def report(
         BundleError: The bundle is damaged or hostile.
         CannotRunError: A cell failed; the page with what ran has been written, under a banner.
     """
-    path = _one_path(bundle)
-    found = find_template(template)
-    values = check_parameters(found, _values(found, path, parameters, step, trust))
-    opened = _opened(bundle)
+    prepared = prepare(bundle, template, parameters, step, trust)
+    found = prepared.template
     started = time.monotonic()
-    execution = run_notebook(found.path, values, progress, timeout_s)
+    execution = run_notebook(found.notebook(), prepared.values, progress, timeout_s, found.modules)
     seconds = time.monotonic() - started
     target = Path(output)
-    _describe(execution, found, values, opened)
-    page = write_page(execution.notebook, _about(execution.notebook, seconds))
-    _write(target, page)
+    describe(execution, found, prepared.values, prepared.bundles)
+    write(target, write_page(execution.notebook, _about(execution.notebook, seconds)))
     if notebook is not None:
-        _write(Path(notebook), _notebook_text(execution.notebook))
+        write(Path(notebook), _notebook_text(execution.notebook))
     if execution.interrupt is not None:
         raise execution.interrupt
     if execution.failed:
@@ -75,37 +79,93 @@ def report(
     return target
 
 
-def _one_path(bundle: Any) -> Path:
-    if isinstance(bundle, (list, tuple)):
-        raise UsageError(
-            f"A report is about one bundle, and {len(bundle)} were given, the first of them "
-            f"{str(bundle[0])!r}. Make one report for each, or group them first: workbench triage"
+@dataclass(frozen=True)
+class Prepared:
+    """A report that may run: its template, checked parameters and readable bundles.
+
+    Attributes:
+        template: The template.
+        values: Its parameters.
+        bundles: The bundles, open; one, or two where the template compares.
+    """
+
+    template: Template
+    values: dict[str, Any]
+    bundles: tuple[Bundle, ...]
+
+    @property
+    def inputs(self) -> str:
+        """Digest of all it is made from."""
+        return inputs_digest(self.template, self.values, self.bundles)
+
+
+def prepare(
+    bundle: Any,
+    template: str | Path = "incident",
+    parameters: Mapping[str, Any] | None = None,
+    step: Any = None,
+    trust: str | None = None,
+) -> Prepared:
+    """Check all that ``report`` takes; nothing is run and no code is loaded.
+
+    Raises:
+        UsageError: Unknown template or parameter, wrong type, or not as many bundles as the
+            template takes.
+        BundleError: A bundle is damaged or hostile.
+    """
+    found = find_template(template)
+    given = list(bundle) if isinstance(bundle, (list, tuple)) else [bundle]
+    other = (parameters or {}).get("other")
+    if other and len(given) == 1 and found.bundles > 1:
+        given.append(other)
+    if len(given) != found.bundles:
+        raise UsageError(_wrong_count(found, given))
+    paths = [Path(getattr(one, "path", one)) for one in given]
+    values = check_parameters(found, _values(found, paths, parameters, step, trust))
+    return Prepared(found, values, tuple(_opened(one) for one in given))
+
+
+def _wrong_count(template: Template, given: Sequence[Any]) -> str:
+    first = f", the first of them {str(given[0])!r}" if given else ""
+    if template.bundles > 1:
+        return (
+            f"A report from the template {template.name!r} compares {template.bundles} bundles, "
+            f"and {len(given)} were given{first}. Give both, as two words or as a list."
         )
-    return Path(getattr(bundle, "path", bundle))
+    return (
+        f"A report is about one bundle, and {len(given)} were given{first}. Make one for each, "
+        "into a folder: workbench report BUNDLE BUNDLE -o reports. To compare two, use the "
+        "template 'incident-comparison'."
+    )
 
 
 def _values(
     template: Template,
-    path: Path,
+    paths: Sequence[Path],
     parameters: Mapping[str, Any] | None,
     step: Any,
     trust: str | None,
 ) -> dict[str, Any]:
     values = dict(parameters or {})
     own = {
-        "bundle": str(path.resolve()),
+        **{n: str(path.resolve()) for n, path in zip(BUNDLES, paths, strict=False)},
         "step": None if step is None else step_reference(step),
         "trust": trust,
     }
     for name, value in own.items():
         if value is None:
             continue
-        if name in values and name != "bundle":
+        if name in values and name not in BUNDLES:
             raise UsageError(
                 f"The parameter {name!r} was given twice, as {values[name]!r} and as {value!r}. "
                 "Give it once, so that it is clear what the report says."
             )
         values[name] = value
+    if "step" in values and values["step"] and "step" not in template.parameters:
+        raise UsageError(
+            f"The template {template.name!r} runs no code of a step, and the step "
+            f"{values['step']!r} was given. Leave it out, or use a template that replays."
+        )
     return values
 
 
@@ -136,60 +196,6 @@ def _opened(bundle: Any) -> Any:
     return bundle if hasattr(bundle, "digest") else open_bundle(bundle)
 
 
-def _describe(
-    execution: Execution, template: Template, values: Mapping[str, Any], opened: Any
-) -> None:
-    """Write into the notebook how it was made, so that any later export says the same."""
-    import torch
-
-    from workbench.evidence import summary_facts, summary_lines
-
-    path, digest = opened.path, opened.digest
-    shown = {name: path.name if name == "bundle" else value for name, value in values.items()}
-    listed = ", ".join(f"{name}={value!r}" for name, value in sorted(shown.items()))
-    rows = [
-        ["Bundle digest", digest],
-        ["Template", f"{template.name}, {template.digest}"],
-        ["Parameters", listed],
-        ["Command", _command(template, shown, path.name)],
-        ["Versions", f"nonfinite-workbench {__version__}, torch {torch.__version__}"],
-        ["Device of this report", "cuda" if torch.cuda.is_available() else "cpu"],
-    ]
-    data = {
-        "schema": "workbench.report/1",
-        "bundle": {"name": path.name, "digest": digest},
-        "template": {"name": template.name, "digest": template.digest},
-        "parameters": shown,
-        "versions": {"workbench": __version__, "torch": str(torch.__version__)},
-        "complete": not execution.failed,
-    }
-    described: dict[str, Any] = {"about": {"rows": rows, "data": data}}
-    if execution.failed:
-        described["failure"] = {
-            "text": f'cell "{execution.failed}" failed ({_short(execution.reason)}). '
-            "Sections after it did not run.",
-            # stands on the page where the first screen itself did not run
-            "recorded": summary_lines(summary_facts(opened)),
-            "anchor": f"cell-{slug(execution.failed)}",
-        }
-    execution.notebook.metadata["workbench"] = described
-
-
-def _command(template: Template, shown: Mapping[str, Any], name: str) -> str:
-    parts = ["workbench report", shlex.quote(name)]
-    if template.name != "incident":
-        parts.append(f"--template {shlex.quote(template.name)}")
-    parts += [f"--{k} {shlex.quote(str(shown[k]))}" for k in ("step", "trust") if shown.get(k)]
-    rest = {k: v for k, v in shown.items() if k not in ("bundle", "step", "trust")}
-    parts += [f"-p {name} {shlex.quote(str(value))}" for name, value in sorted(rest.items())]
-    return " ".join(parts)
-
-
-def _short(text: str, width: int = 300) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= width else f"{line[:width]} …"
-
-
 def _about(notebook: Any, seconds: float) -> About:
     data = notebook.metadata["workbench"]["about"]
     now = datetime.datetime.now(tz=datetime.UTC)
@@ -205,7 +211,7 @@ def _notebook_text(notebook: Any) -> str:
     return text
 
 
-def _write(target: Path, text: str) -> None:
+def write(target: Path, text: str) -> None:
     """Write beside the target and rename, so that no reader ever sees half a file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -225,7 +231,6 @@ def _error(execution: Execution, target: Path) -> WorkbenchError:
     if not (isinstance(kind, type) and issubclass(kind, WorkbenchError)):
         kind = CannotRunError
     return kind(
-        f'The report is incomplete: cell "{execution.failed}" failed '
-        f"({_short(execution.reason)}). Sections after it did not run. "
+        f"The report is incomplete: {execution.sentence} "
         f"What ran, and why it stopped, is in {str(target)!r}."
     )
