@@ -65,6 +65,9 @@ def _record(
         grad_norm(runner),
     )
     alerts = [alert.as_dict() for alert in found]
+    if session.trip is not None or skipped != "none" or found or recorder.scan.hinted:
+        recorder.guard("deep scan", session.look_deeper)
+        recorder.scan_next()  # what was unusual once is looked at in full once more
     record = make_record(recorder, session, runner, recorder.monitor.consecutive_skips, alerts)
     recorder.guard("ledger", lambda: recorder.ledger.append(record))
     trip = session.trip or _alert(recorder, session, found) or _capture(session)

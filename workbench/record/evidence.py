@@ -157,6 +157,7 @@ def _gradients(session: Session, runner: StepRunner) -> dict[str, Any]:
         "clipped": False,
         "kept": bool(session.gradients),
         "norm": scalar(runner.values.grad_norm),
+        "first_bad_micro_step": session.bad_micro_step,
     }
 
 

@@ -70,6 +70,8 @@ class LowLevelStep:
             i: Its number, from 0.
             batch: The batch, unless it was given to ``recorder.step`` already.
         """
+        if i > self._micro_step:
+            self._recorder.guard("micro-step", self._runner.note_micro_step)
         self._micro_step = i
         self._stage = "forward"
         snapshot = self._session.snapshot
@@ -119,6 +121,8 @@ class LowLevelStep:
         if runner.values.withheld:
             runner.clear_gradients()
             return False
+        if self._micro_step:
+            self._recorder.guard("micro-step", runner.note_micro_step)
         self._stage = "unscale"
         scaler = runner.scaler
         if scaler_enabled(scaler):

@@ -52,7 +52,7 @@ def make_record(
     return known | {
         "run_id": recorder.run_id,
         "step": session.step_index,
-        "micro_step": 0 if session.trip is None else session.trip.unit.micro_step,
+        "micro_step": _micro_step(session),
         "time": session.started,
         "rank": recorder.rank,
         "world": recorder.world,
@@ -85,6 +85,13 @@ def make_record(
         "first_bad_stage": None if session.trip is None else session.trip.stage,
         "alerts": list(alerts),
     }
+
+
+def _micro_step(session: Session) -> int:
+    """The micro-step that went bad first, of a step that tripped or was skipped; else 0."""
+    if session.bad_micro_step is not None:
+        return session.bad_micro_step
+    return 0 if session.trip is None else session.trip.unit.micro_step
 
 
 def sum_components(runner: StepRunner) -> dict[str, float]:

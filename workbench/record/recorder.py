@@ -106,6 +106,7 @@ class Recorder:
         self.first_bad: FirstBad | None = None
         self.bundles: list[Path] = []
         self.bytes_written = 0
+        self.at_risk = False
         self._epochs: list[Any] = []
         self.generators: dict[str, torch.Generator] = {}
         self.may_update_early = may_update_early(step, model)
@@ -192,7 +193,11 @@ class Recorder:
                 self._act(session, runner, finding)
 
     def after_unit(
-        self, session: Session, runner: StepRunner, outcome: Outcome, at_gate: bool | None = None
+        self,
+        session: Session,
+        runner: RecordingRunner,
+        outcome: Outcome,
+        at_gate: bool | None = None,
     ) -> None:
         """Take in a unit that ran: agree with the other ranks, and act on what tripped.
 
@@ -215,7 +220,7 @@ class Recorder:
         if finding.tripped:
             self._act(session, runner, finding)
 
-    def _act(self, session: Session, runner: StepRunner, finding: Finding) -> None:
+    def _act(self, session: Session, runner: RecordingRunner, finding: Finding) -> None:
         """Freeze the first trip of the step and do what the policy says; the one place for it."""
         trip = make_trip(finding, self.run_id, session.step_index, self.rank)
         updated = any_updated(runner)
@@ -246,12 +251,12 @@ class Recorder:
         for failure in self.failed_in(session):
             error.add_note(f"workbench: while recording, {failure}")
 
-    def _nonfinite_error(self, session: Session, runner: StepRunner) -> NonFiniteError:
+    def _nonfinite_error(self, session: Session, runner: RecordingRunner) -> NonFiniteError:
         result = self.finish(session, runner)
         path = None if result.incident is None else str(result.incident)
         return NonFiniteError(session.text, path)
 
-    def finish(self, session: Session, runner: StepRunner) -> StepResult:
+    def finish(self, session: Session, runner: RecordingRunner) -> StepResult:
         """Write the ledger and, where there is a reason, the bundle; count the step."""
         return finish_step(self, session, runner)
 
@@ -273,16 +278,21 @@ class Recorder:
         """What failed inside the recorder during a step, each sentence once."""
         return list(dict.fromkeys(self.failures[session.failures_before :]))
 
-    def scans_update(self, session: Session, runner: StepRunner) -> bool:
+    def scans_update(self, session: Session, runner: RecordingRunner) -> bool:
         """Whether this step's update is looked at in full."""
         return session.keep_through_update or self.scan.in_full(
             session.step_index, runner.values, runner.loss_value, self.optimizers
         )
 
-    def is_deep_scan(self, step: int) -> bool:
-        """Whether this step looks at large tensors too."""
+    def scan_next(self) -> None:
+        """Ask for a deep scan of the next step: every element of its batch and outputs."""
+        self.at_risk = True
+
+    def takes_deep_scan(self, step: int) -> bool:
+        """Whether a step that begins looks at large tensors too; an answer to ``scan_next``."""
         every = self.policy.deep_scan_every
-        return every > 0 and step % every == 0
+        wanted, self.at_risk = self.at_risk, False
+        return wanted or (every > 0 and step % every == 0)
 
     def schedulers_advanced(self) -> list[bool]:
         """Whether each scheduler moved since the previous step."""

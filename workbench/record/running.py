@@ -45,6 +45,7 @@ class RecordingRunner(StepRunner):
         self._recorder = recorder
         self._session = session
         self._total_norm: Tensor | None = None
+        self._largest: list[Tensor | None] = []
         self._clips_by_default = getattr(step, "max_grad_norm", None) is not None and not overrides(
             step, "clip"
         )
@@ -61,11 +62,24 @@ class RecordingRunner(StepRunner):
         return Outcome(unit) if outcome is None else outcome
 
     def _cheap_gate(self, unit: Unit) -> Outcome:
+        if unit.stage == "backward" and len(self._batches) > 1:
+            self.note_micro_step()
         if self._is_gradient_gate(unit) and self._gradients_proved_finite():
             return Outcome(self._gradient_unit(unit, unit.stage == "unscale"))
         if unit.stage == "after_update" and self._update_looks_finite():
             return Outcome(unit)
         return StepRunner._gate(self, unit)
+
+    def note_micro_step(self) -> None:
+        """Note the largest gradient so far, once a micro-step's backward has run; no host read."""
+        self._largest.append(gates.largest_gradient(self.model))
+
+    def first_bad_micro_step(self) -> int | None:
+        """The micro-step after which a gradient was non-finite first; read once one tripped."""
+        for micro_step, largest in enumerate(self._largest):
+            if largest is not None and not math.isfinite(float(largest)):
+                return micro_step
+        return None
 
     def _is_gradient_gate(self, unit: Unit) -> bool:
         scaled = gates.scaler_enabled(self.scaler)
@@ -111,6 +125,7 @@ class RecordingRunner(StepRunner):
     def _update_looks_finite(self) -> bool:
         """Look at a share of parameters and optimizer state; False asks for the full gate."""
         if self._recorder.scans_update(self._session, self):
+            self._look_at_second_moments()
             self._masks_before = self._masks_now()
             return False
         buffers = gates.buffers_of(self.model)
@@ -119,6 +134,12 @@ class RecordingRunner(StepRunner):
             return True
         self._masks_before = self._masks_now()
         return False
+
+    def _look_at_second_moments(self) -> None:
+        for name, least in gates.negative_second_moments(self.model, self.optimizers):
+            self._session.soft_gates.append(
+                {"where": "optimizer_state", "name": name, "least": least}
+            )
 
     def _masks_now(self) -> dict[str, str]:
         snapshot = self._session.snapshot

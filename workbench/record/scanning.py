@@ -36,6 +36,10 @@ class UpdateScan:
     Args:
         model: The model.
         every: ``Policy.deep_scan_every``.
+
+    Attributes:
+        hinted: Whether the last update looked at hinted at trouble: its gradient norm or loss
+            jumped, or a learning rate was non-finite.
     """
 
     def __init__(self, model: nn.Module, every: int) -> None:
@@ -45,6 +49,7 @@ class UpdateScan:
         self._turn = 0
         self._last_norm: float | None = None
         self._last_loss: float | None = None
+        self.hinted = False
 
     def in_full(
         self,
@@ -61,7 +66,7 @@ class UpdateScan:
             loss: Its total loss.
             optimizers: The optimizers; a non-finite learning rate is a hint.
         """
-        hint = self._hint(values, loss, optimizers)
+        hint = self.hinted = self._hint(values, loss, optimizers)
         if self._small is None:
             self._small = _is_small(self._model)
         due = self._every > 0 and step % self._every == 0

@@ -14,13 +14,14 @@ from workbench.record.result import StepResult
 from workbench.record.trip import Trip
 from workbench.step.digests import bit_sums, loss_bits, rng_digest
 from workbench.step.names import named_parameters
-from workbench.step.runner import Outcome, StepRunner
+from workbench.step.runner import Outcome
 from workbench.step.snapshots import Kept, keep
 from workbench.step.stages import Stage, Unit
 from workbench.step.state import StepSnapshot
 
 if TYPE_CHECKING:
     from workbench.record.recorder import Recorder
+    from workbench.record.running import RecordingRunner
 
 
 class Session:
@@ -59,7 +60,7 @@ class Session:
         self.batch_fingerprint: str | None = None
         self.batch_summary: dict[str, Any] | None = None
         self.snapshot: StepSnapshot | None = None
-        self.deep = recorder.is_deep_scan(self.step_index)
+        self.deep = recorder.takes_deep_scan(self.step_index)
         self.keep_through_update = capture is not None or recorder.ring.wants_state(
             recorder.step_index
         )
@@ -76,6 +77,7 @@ class Session:
         self.update_ran_before_trip = False
         self.gradients: dict[str, Kept] = {}
         self.gradient_unit: Unit | None = None
+        self.bad_micro_step: int | None = None
         recorder.guard("snapshot", lambda: self._begin(micro_batches))
         if recorder.ring.every > 0 and not self.keep_through_update:
             self.sums = recorder.guard("fingerprint", lambda: bit_sums(recorder.model))
@@ -105,8 +107,19 @@ class Session:
         self.batch_summary = soft.summarize(micro_batches)
         if self.recorder.policy.input == "off":
             return
+        self._scan_batches(micro_batches, self.deep)
+
+    def look_deeper(self) -> None:
+        """Scan the large batch fields too, once something in this step was unusual."""
+        if self.deep or self.snapshot is None or self.recorder.policy.input == "off":
+            return
+        self.deep = True
+        self.soft_gates = [gate for gate in self.soft_gates if gate["where"] != "batch"]
+        self._scan_batches(self.snapshot.micro_batches, True)
+
+    def _scan_batches(self, micro_batches: Sequence[Any], deep: bool) -> None:
         for micro_step, batch in enumerate(micro_batches):
-            found = soft.scan("batch", batch, self.deep)
+            found = soft.scan("batch", batch, deep)
             self.soft_gates += [entry | {"micro_step": micro_step} for entry in found]
 
     def before_unit(self, unit: Unit) -> None:
@@ -128,7 +141,7 @@ class Session:
         self.snapshot.drop_before_update()
         self.gradients = {}
 
-    def after_unit(self, outcome: Outcome, runner: StepRunner, at_gate: bool) -> None:
+    def after_unit(self, outcome: Outcome, runner: RecordingRunner, at_gate: bool) -> None:
         """Look at outputs, and keep the gradients as the gate saw them."""
         self.outcomes.append(outcome)
         values = runner.values
@@ -137,8 +150,15 @@ class Session:
             self.soft_gates += [e | {"micro_step": outcome.unit.micro_step} for e in found]
         if at_gate and not self.settled:
             self.gradient_unit = outcome.unit
+            if outcome.status != "clean":
+                self._note_micro_step(runner.first_bad_micro_step())
             if self.keep_through_update or outcome.status != "clean":
                 self.keep_gradients()
+
+    def _note_micro_step(self, micro_step: int | None) -> None:
+        self.bad_micro_step = micro_step
+        if micro_step is not None:
+            self.notes.append(f"gradients were non-finite first after micro-step {micro_step}")
 
     def keep_gradients(self) -> None:
         """Take snapshots of all gradients."""

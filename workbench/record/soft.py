@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from workbench.numerics.counts import all_finite, count
-from workbench.step.domains import batch_fields
+from workbench.step.domains import MOST_FIELDS, batch_fields
 
 ALWAYS = 1 << 18
 """Elements up to which a tensor is looked at in every step; larger ones in a deep scan."""
@@ -54,14 +54,28 @@ def scan_values(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def summarize(micro_batches: Sequence[Any]) -> dict[str, Any]:
-    """Shapes and dtypes of the fields of the first micro-batch, and how many there are."""
+    """Shapes, dtypes and key scalars of the first micro-batch's fields, and how many there are.
+
+    Key scalars are the batch's plain numbers and its one-element tensors in host memory: lengths,
+    counts of valid tokens, loss weights. Those of a device are left out, since reading one would
+    make training wait for it.
+    """
     if not micro_batches:
-        return {"micro_batches": 0, "fields": {}}
-    fields = {
-        name: f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
-        for name, t in batch_fields(micro_batches[0])
+        return {"micro_batches": 0, "fields": {}, "scalars": {}}
+    named = batch_fields(micro_batches[0])
+    fields = {name: f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for name, t in named}
+    scalars: dict[str, float | int] = {
+        name: t.item()
+        for name, t in named
+        if t.numel() == 1 and t.device.type == "cpu" and not t.is_complex()
     }
-    return {"micro_batches": len(micro_batches), "fields": fields}
+    if isinstance(micro_batches[0], Mapping):
+        scalars |= {
+            str(name): value
+            for name, value in list(micro_batches[0].items())[:MOST_FIELDS]
+            if isinstance(value, int | float)
+        }
+    return {"micro_batches": len(micro_batches), "fields": fields, "scalars": scalars}
 
 
 def fingerprint(micro_batches: Sequence[Any]) -> str:

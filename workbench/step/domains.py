@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,8 +26,10 @@ class Violation:
         field: Name of the field.
         micro_step: Which micro-batch.
         index: Index of the first such element.
-        value: Its value.
+        value: Its value; the size of axis 1, or the number of elements that count, where that is
+            what is outside.
         why: The domain in words.
+        of: What is outside: a value, a sample's length, or the number of elements that count.
     """
 
     field: str
@@ -35,15 +37,25 @@ class Violation:
     index: tuple[int, ...]
     value: float
     why: str
+    of: Literal["value", "length", "valid"] = "value"
 
     @property
     def message(self) -> str:
         """One sentence that names field, index and value."""
         where = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        if self.of == "length":
+            return f"{self._named} has samples of {self.value:g} positions, but {self.why}."
+        if self.of == "valid":
+            place = f" in {self.field}{where}" if where else ""
+            return f"{self._named} has {self.value:g} elements that count{place}, but {self.why}."
         return (
             f"The batch field {self.field!r} has the value {self.value:g} at {self.field}{where} "
             f"(micro-batch {self.micro_step}), but {self.why}."
         )
+
+    @property
+    def _named(self) -> str:
+        return f"The batch field {self.field!r} (micro-batch {self.micro_step})"
 
     def as_dict(self) -> dict[str, Any]:
         """All fields by name, with the sentence."""
@@ -53,6 +65,7 @@ class Violation:
             "index": list(self.index),
             "value": self.value,
             "why": self.why,
+            "of": self.of,
             "message": self.message,
         }
 
@@ -118,7 +131,13 @@ def check_domains(
 
 def _violation(name: str, micro_step: int, t: Tensor, domain: Domain) -> Violation | None:
     t = t.detach()
-    if t.numel() == 0 or t.is_complex() or t.layout is not torch.strided:
+    if t.is_complex() or t.layout is not torch.strided:
+        return None
+    if domain.length is not None and (wrong := _wrong_length(name, micro_step, t, domain.length)):
+        return wrong
+    if domain.minimum_valid and (few := _too_few(name, micro_step, t, domain)):
+        return few
+    if t.numel() == 0:
         return None
     if domain.finite and not all_finite([t]):
         return _found(name, micro_step, t, first_nonfinite(t), "it must be finite")
@@ -129,7 +148,7 @@ def _violation(name: str, micro_step: int, t: Tensor, domain: Domain) -> Violati
         return None
     bad = torch.zeros_like(t, dtype=torch.bool)
     if domain.minimum is not None:
-        bad |= t < domain.minimum
+        bad |= t <= domain.minimum if domain.above_minimum else t < domain.minimum
     if domain.maximum is not None:
         bad |= t > domain.maximum
     for value in domain.allowed:
@@ -140,9 +159,53 @@ def _violation(name: str, micro_step: int, t: Tensor, domain: Domain) -> Violati
     return _found(name, micro_step, t, index, _words(domain))
 
 
+def _wrong_length(
+    name: str, micro_step: int, t: Tensor, length: tuple[int | None, int | None]
+) -> Violation | None:
+    """A field whose samples are too short or too long; the size of axis 1 is the value."""
+    if t.dim() < 2:
+        return None
+    shortest, longest = length
+    size = t.shape[1]
+    if (shortest is None or size >= shortest) and (longest is None or size <= longest):
+        return None
+    low = "0" if shortest is None else str(shortest)
+    words = f"at least {low}" if longest is None else f"from {low} to {longest}"
+    return Violation(
+        name, micro_step, (), float(size), f"its samples must have {words} positions", "length"
+    )
+
+
+def _too_few(name: str, micro_step: int, t: Tensor, domain: Domain) -> Violation | None:
+    """A field, or a sample of it, in which too few elements count."""
+    counting = t != 0
+    if domain.allowed:
+        counting = torch.ones_like(t, dtype=torch.bool)
+        for value in domain.allowed:
+            counting &= t != value
+    where: tuple[int, ...] = ()
+    count = int(counting.sum())
+    whole = domain.valid_in == "field" or t.dim() < 2
+    if not whole and t.numel():
+        per_sample = counting.sum(dim=-1)
+        count = int(per_sample.min())
+        if count < domain.minimum_valid:
+            where = tuple(int(i) for i in (per_sample < domain.minimum_valid).nonzero()[0])
+    if count >= domain.minimum_valid:
+        return None
+    ignored = (
+        f"none of {', '.join(f'{v:g}' for v in domain.allowed)}" if domain.allowed else "not 0"
+    )
+    least = f"at least {domain.minimum_valid} of its elements must count ({ignored})"
+    return Violation(name, micro_step, where, float(count), least, "valid")
+
+
 def _below(low: float, domain: Domain) -> bool:
     # NaN compares as outside neither bound; a field that may be non-finite is looked at in full
-    return domain.minimum is not None and (math.isnan(low) or low < domain.minimum)
+    if domain.minimum is None:
+        return False
+    at_bound = domain.above_minimum and low == domain.minimum
+    return math.isnan(low) or low < domain.minimum or at_bound
 
 
 def _above(high: float, domain: Domain) -> bool:
@@ -160,6 +223,8 @@ def _words(domain: Domain) -> str:
     low = "−Inf" if domain.minimum is None else f"{domain.minimum:g}"
     high = "+Inf" if domain.maximum is None else f"{domain.maximum:g}"
     words = f"it must lie from {low} to {high}"
+    if domain.above_minimum:
+        words = f"it must lie above {low}" + ("" if domain.maximum is None else f", up to {high}")
     if domain.allowed:
         words += f" or be one of {', '.join(f'{value:g}' for value in domain.allowed)}"
     return words

@@ -170,6 +170,44 @@ def _total_norm(gradients: Sequence[Tensor]) -> float | None:
     return math.sqrt(squares) if math.isfinite(squares) else None
 
 
+def largest_gradient(model: nn.Module) -> Tensor | None:
+    """The largest magnitude among all gradients, left on its device: nothing waits for it.
+
+    It is non-finite exactly when some gradient is, and does not overflow as a norm does.
+
+    Returns:
+        A scalar tensor, or None without gradients or with kinds (sparse, distributed, several
+        devices) that are not looked at here.
+    """
+    found = [p.grad for _, p in named_parameters(model) if p.grad is not None and p.grad.numel()]
+    if not found or any(
+        type(g) is not torch.Tensor or g.layout is not torch.strided for g in found
+    ):
+        return None
+    if len({grad.device for grad in found}) > 1:
+        return None
+    with torch.no_grad():
+        largest = torch._foreach_norm(found, math.inf)
+        return torch.stack([one.float() for one in largest]).max()
+
+
+def negative_second_moments(
+    model: nn.Module, optimizers: Sequence[Optimizer]
+) -> list[tuple[str, float]]:
+    """Second moments below zero, by name, with their least value: the next root of one is NaN."""
+    return [
+        (name, float(tensor.min()))
+        for name, tensor in optimizer_state_tensors(model, optimizers)
+        if name.rsplit("/", 1)[-1] in _SECOND_MOMENTS
+        and tensor.numel()
+        and type(tensor) is torch.Tensor
+        and bool((tensor < 0).any())
+    ]
+
+
+_SECOND_MOMENTS = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "acc_delta", "sum"})
+"""Where torch's optimizers keep running means or sums of squared gradients."""
+
 _NARROW = frozenset({torch.float16, torch.bfloat16})
 
 

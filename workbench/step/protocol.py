@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
 
 import torch
 
@@ -63,12 +63,53 @@ class Domain:
         maximum: Largest legal value, or None for no upper bound.
         allowed: Values that are legal besides the range (an ignore index, say).
         finite: Whether NaN and Inf are forbidden.
+        above_minimum: Whether the minimum itself is illegal, as for what a logarithm or a division
+            is taken of.
+        length: Shortest and longest legal size of axis 1, a sample's length; None for no bound.
+        minimum_valid: Least number of elements that count, in the whole field or, with
+            ``valid_in="sample"``, along the last axis of every sample. An element counts unless it
+            is one of ``allowed`` (an ignore index) or, without any, zero (a mask, a loss weight).
+        valid_in: Where ``minimum_valid`` is counted.
     """
 
     minimum: float | None = None
     maximum: float | None = None
     allowed: tuple[float, ...] = ()
     finite: bool = True
+    above_minimum: bool = False
+    length: tuple[int | None, int | None] | None = None
+    minimum_valid: int = 0
+    valid_in: Literal["field", "sample"] = "field"
+
+    @classmethod
+    def tokens(cls, vocabulary: int, ignore: tuple[float, ...] = ()) -> Domain:
+        """Indices from 0 to ``vocabulary`` − 1, besides those that are ignored."""
+        return cls(0, vocabulary - 1, allowed=ignore)
+
+    @classmethod
+    def labels(cls, classes: int, ignore: float = -100) -> Domain:
+        """Class numbers, or the ignore index; at least one label of the field counts."""
+        return cls(0, classes - 1, allowed=(ignore,), minimum_valid=1)
+
+    @classmethod
+    def mask(cls) -> Domain:
+        """Zeros and ones, with at least one position of every sample to look at."""
+        return cls(0, 1, minimum_valid=1, valid_in="sample")
+
+    @classmethod
+    def weights(cls) -> Domain:
+        """Loss weights: not negative, finite, and not all zero."""
+        return cls(minimum=0.0, minimum_valid=1)
+
+    @classmethod
+    def probability(cls) -> Domain:
+        """Values from 0 to 1."""
+        return cls(0.0, 1.0)
+
+    @classmethod
+    def positive(cls) -> Domain:
+        """Values above zero: what a logarithm, a division or a power is taken of."""
+        return cls(minimum=0.0, above_minimum=True)
 
 
 class TrainingStep:

@@ -4,6 +4,7 @@ from typing import ClassVar
 import pytest
 import recorded_steps as steps
 import torch
+from recorder_helpers import ledger, make
 from torch import nn
 
 from workbench import Alerts, Domain, NonFiniteError, Policy, Recorder, open_bundle
@@ -11,16 +12,6 @@ from workbench.errors import UsageError
 from workbench.evidence import find_bundles
 from workbench.record.ledger import FIELDS
 from workbench.step import read_state
-
-
-def make(kind, directory, policy=None, **kwargs):
-    step = kind()
-    model, optimizers, scaler = steps.build(step)
-    return step, Recorder(step, model, optimizers, scaler, directory, "r", policy, **kwargs)
-
-
-def ledger(directory):
-    return [json.loads(line) for line in (directory / "r.ledger.jsonl").read_text().splitlines()]
 
 
 def test_every_step_writes_one_record_with_every_field(tmp_path):
