@@ -220,7 +220,7 @@ class Recorder:
         if finding.tripped:
             self._act(session, runner, finding)
 
-    def _act(self, session: Session, runner: RecordingRunner, finding: Finding) -> None:
+    def _act(self, session: Session, runner: StepRunner, finding: Finding) -> None:
         """Freeze the first trip of the step and do what the policy says; the one place for it."""
         trip = make_trip(finding, self.run_id, session.step_index, self.rank)
         updated = any_updated(runner)
@@ -251,12 +251,12 @@ class Recorder:
         for failure in self.failed_in(session):
             error.add_note(f"workbench: while recording, {failure}")
 
-    def _nonfinite_error(self, session: Session, runner: RecordingRunner) -> NonFiniteError:
+    def _nonfinite_error(self, session: Session, runner: StepRunner) -> NonFiniteError:
         result = self.finish(session, runner)
         path = None if result.incident is None else str(result.incident)
         return NonFiniteError(session.text, path)
 
-    def finish(self, session: Session, runner: RecordingRunner) -> StepResult:
+    def finish(self, session: Session, runner: StepRunner) -> StepResult:
         """Write the ledger and, where there is a reason, the bundle; count the step."""
         return finish_step(self, session, runner)
 
@@ -278,7 +278,7 @@ class Recorder:
         """What failed inside the recorder during a step, each sentence once."""
         return list(dict.fromkeys(self.failures[session.failures_before :]))
 
-    def scans_update(self, session: Session, runner: RecordingRunner) -> bool:
+    def scans_update(self, session: Session, runner: StepRunner) -> bool:
         """Whether this step's update is looked at in full."""
         return session.keep_through_update or self.scan.in_full(
             session.step_index, runner.values, runner.loss_value, self.optimizers
