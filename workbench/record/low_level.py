@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -138,15 +139,30 @@ class LowLevelStep:
             return False
         if max_norm is not None:
             self._stage = "clip"
-            self._session.max_grad_norm = float(max_norm)
-            parameters = [
-                p
-                for opt in runner.optimizers
-                for group in opt.param_groups
-                for p in group["params"]
-            ]
-            runner.values.grad_norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-            self._take(self._gated("clip"))
+            parameters = _parameters(runner.optimizers)
+            norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+            return self.clipped(norm, max_norm)
+        self._stage = "update"
+        return not self._withheld()
+
+    def clipped(self, norm: Tensor | float | None, max_norm: float | None = None) -> bool:
+        """Say that gradients were clipped, after ``gradients()``, and pass the norm's gate.
+
+        Args:
+            norm: The total norm before clipping, None where it is not known.
+            max_norm: The threshold.
+
+        Returns:
+            Whether to go on to the update.
+
+        Raises:
+            NonFiniteError: The norm is non-finite over finite gradients and the policy says
+                ``raise``.
+        """
+        self._stage = "clip"
+        self._session.max_grad_norm = None if max_norm is None else float(max_norm)
+        self._runner.values.grad_norm = norm
+        self._take(self._gated("clip"))
         self._stage = "update"
         return not self._withheld()
 
@@ -163,6 +179,26 @@ class LowLevelStep:
         runner = self._runner
         if runner.values.withheld:
             return
+        with self.watch_update():
+            arguments = () if closure is None else (closure,)
+            for optimizer in runner.optimizers:
+                if runner.scaler is None:
+                    optimizer.step(*arguments)
+                else:
+                    runner.scaler.step(optimizer, *arguments)
+            if runner.scaler is not None:
+                runner.scaler.update()
+
+    @contextmanager
+    def watch_update(self) -> Iterator[None]:
+        """Prove and gate an update that the block makes itself, optimizers and scaler.
+
+        Raises:
+            NonFiniteError: Parameters, state, scale or buffers became non-finite and the policy
+                says ``raise``.
+            UsageError: The step was updated already.
+        """
+        runner = self._runner
         if self._updated:
             raise UsageError(
                 "update() was called twice in one recorded step ('with recorder.step(...)'), so "
@@ -170,19 +206,11 @@ class LowLevelStep:
             )
         self._stage = "update"
         self._session.before_update(runner.will_skip)
-        scaler = runner.scaler
-        proofs = [UpdateProof(optimizer, scaler) for optimizer in runner.optimizers]
-        for optimizer in runner.optimizers:
-            arguments = () if closure is None else (closure,)
-            if scaler is None:
-                optimizer.step(*arguments)
-            else:
-                scaler.step(optimizer, *arguments)
-        if scaler is not None:
-            scaler.update()
+        proofs = [UpdateProof(optimizer, runner.scaler) for optimizer in runner.optimizers]
+        yield
         self._updated = True
         runner.values.optimizer_records += [proof.judge() for proof in proofs]
-        runner.values.scale_after = scale_value(scaler)
+        runner.values.scale_after = scale_value(runner.scaler)
         self._session.outcomes.append(Outcome(Unit("update", "main", self._micro_step)))
         self._stage = "logging"
         self._take(self._gated("after_update"))
