@@ -2,7 +2,7 @@
 
 Benign: an intended constant, a result whose exact value at infinity is finite (``exp(-inf)`` is 0,
 a softmax of −Inf is 0), and whatever a mask, an index or a clamp dropped. Wrong: an overflow that a
-division or a root turned into a finite number that something then used.
+division or a root turned into a finite number, or ``nan_to_num`` replaced, and something then used.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 
 from workbench.diagnose.ops import DROPS, SATURATING
 from workbench.diagnose.recompute import limited, range_of, recompute
+from workbench.diagnose.replaced import consumers, replaces, used
 from workbench.diagnose.slicing import Slice, Start, slice_trace
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def candidates(trace: Trace) -> list[Absorption]:
     """
     found: dict[int, Absorption] = {}
     for event in trace.graph:
-        if event.stage == "logging" or not _absorbs(event):
+        if event.stage == "logging" or not (_absorbs(event) or _replaced(trace, event)):
             continue
         reads = [r for r in event.bad_reads if not r.counts[0]]
         sliced = _origins_of(trace, event)
@@ -63,22 +64,41 @@ def candidates(trace: Trace) -> list[Absorption]:
     return sorted(found.values(), key=lambda a: a.birth)
 
 
+def to_keep(trace: Trace, found: list[Absorption]) -> set[int]:
+    """The events whose real arguments ``confirmed`` looks at."""
+    keep = {index for a in found for index in (a.birth, a.absorber)}
+    for a in found:
+        if replaces(trace.graph[a.absorber]):
+            keep |= set(consumers(trace, a.absorber))
+    return keep
+
+
 def confirmed(
-    found: list[Absorption], kept: Mapping[int, KeptEvent], origins: list[Origin]
+    trace: Trace,
+    found: list[Absorption],
+    kept: Mapping[int, KeptEvent],
+    origins: list[Origin],
 ) -> list[Absorption]:
-    """Keep what is a real overflow, made a wrong number, and is not an origin already.
+    """Keep what made a wrong number that was used, and is not an origin already.
 
     Args:
+        trace: The trace.
         found: Candidates.
         kept: Real arguments of their births and absorbers.
         origins: The origins found.
     """
     taken = {origin.event for origin in origins}
-    return [
-        a
-        for a in found
-        if a.birth not in taken and _overflowed(kept, a.birth) and _made_wrong(kept, a.absorber)
-    ]
+    return [a for a in found if a.birth not in taken and _is_wrong(trace, a, kept)]
+
+
+def _is_wrong(trace: Trace, a: Absorption, kept: Mapping[int, KeptEvent]) -> bool:
+    if replaces(trace.graph[a.absorber]):
+        return used(trace, a.absorber, kept)
+    return _overflowed(kept, a.birth) and _made_wrong(kept, a.absorber)
+
+
+def _replaced(trace: Trace, event: Event) -> bool:
+    return replaces(event) and bool(consumers(trace, event.index))
 
 
 def _overflowed(kept: Mapping[int, KeptEvent], index: int) -> bool:

@@ -6,11 +6,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from workbench.diagnose.absorbed import Absorption, candidates, confirmed
+import torch
+
+from workbench.diagnose.absorbed import Absorption, candidates, confirmed, to_keep
 from workbench.diagnose.case import Case, ancestors
 from workbench.diagnose.causes import Cause, name_cause
 from workbench.diagnose.slicing import Origin, Slice, slice_trace
 from workbench.diagnose.starts import starts_of
+from workbench.replay.trace_plan import floating
 
 if TYPE_CHECKING:
     from workbench.diagnose.growth import Growth
@@ -80,7 +83,7 @@ def analyse(trace: Trace, again: Tracer, *, raises: bool = True) -> Analysis:
         kept = second.kept if stable else {}
     result = Analysis(trace, sliced, stable=stable)
     result.origins = [_judge(trace, sliced, o, kept) for o in origins[:MAX_ORIGINS]]
-    wrong = confirmed(silent, kept, origins)
+    wrong = confirmed(trace, silent, kept, origins)
     result.absorbed = [(a, _judge(trace, sliced, Origin("birth", a.birth), kept)) for a in wrong]
     return result
 
@@ -94,14 +97,34 @@ def _exception(trace: Trace) -> list[Origin]:
 
 
 def _to_keep(trace: Trace, origins: list[Origin], silent: list[Absorption]) -> set[int]:
-    keep: set[int] = {index for a in silent for index in (a.birth, a.absorber)}
+    keep = to_keep(trace, silent)
     for origin in origins[:MAX_ORIGINS]:
         if origin.event >= 0:
             keep |= {origin.event, *ancestors(trace, origin.event)}
     return keep
 
 
+def _seen_again(trace: Trace, origin: Origin, kept: dict[int, KeptEvent]) -> Origin:
+    """A birth whose operand the second pass found non-finite was written unseen before it.
+
+    The first pass trusts its write log, and an op that works in place leaves no operand to look at
+    again; the second pass has copied it before the op ran.
+    """
+    event = kept.get(origin.event)
+    if origin.kind != "birth" or event is None:
+        return origin
+    node = trace.graph[origin.event]
+    finite = {read.argument for read in node.reads if read.used and not any(read.counts)}
+    values = [*zip(event.names, event.args, strict=False), *event.kwargs.items()]
+    for name, value in values:
+        whole = isinstance(value, torch.Tensor) and floating(value) and name in finite
+        if whole and not bool(torch.isfinite(value).all()):
+            return Origin("unseen_write", origin.event, argument=name)
+    return origin
+
+
 def _judge(trace: Trace, sliced: Slice, origin: Origin, kept: dict[int, KeptEvent]) -> Judged:
+    origin = _seen_again(trace, origin, kept)
     case = Case(trace, sliced, origin, kept, facts={"scale": trace.scale})
     if origin.leaf is None and origin.kind != "exception":
         case.judge_range()

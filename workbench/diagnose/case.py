@@ -55,8 +55,12 @@ class Case:
 
     @property
     def base(self) -> str:
-        """Name of the origin's op without namespace and overload, or an empty string."""
-        return self.event.base if self.event is not None else ""
+        """Name of the origin's op, ``log`` for ``_foreach_log_``; empty where there is no event.
+
+        Without namespace and overload, as if out of place and for one tensor.
+        """
+        name = self.event.base if self.event is not None else ""
+        return name.removeprefix("_foreach_").rstrip("_")
 
     @property
     def dtype(self) -> str:
@@ -123,7 +127,7 @@ class Case:
         """
         above: Any
         below: Any
-        if self.base.removeprefix("_foreach_").startswith(("div", "true_divide")):
+        if self.base.startswith(("div", "true_divide")):
             above, below = self.argument(0), self.argument(1)
         elif "addcdiv" in self.base:
             above, below = self.argument(1), self.argument(2)

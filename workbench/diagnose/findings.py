@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.diagnose.answers import five_answers
 from workbench.diagnose.chain import chain_rows
 from workbench.diagnose.origin_rows import grouped, growth_row, origin_row
+from workbench.diagnose.replaced import replaces
 from workbench.errors import BundleError
 from workbench.evidence import summary_facts, summary_lines
 from workbench.evidence.table import read_table, write_table
@@ -203,10 +204,17 @@ def _absorbed_row(absorber: int, elements: int, judged: Judged, bundle: Bundle) 
         "source": event.source,
     }
     row["elements"] = elements
-    row["sentence"] = (
-        f"Silent: an overflow was absorbed; {event.op} in {place} made finite values of "
-        f"{elements:,} infinite one{'s' if elements != 1 else ''}, and they are wrong."
-    )
+    infinite = f"{elements:,} infinite one{'s' if elements != 1 else ''}"
+    if replaces(event):
+        row["sentence"] = (
+            f"Silent: {event.op} in {place} put finite numbers in the place of {infinite}, and the "
+            "loss used them."
+        )
+    else:
+        row["sentence"] = (
+            f"Silent: an overflow was absorbed; {event.op} in {place} made finite values of "
+            f"{infinite}, and they are wrong."
+        )
     return row
 
 

@@ -41,6 +41,8 @@ OriginKind = Literal[
 ]
 
 _CONSTANT = "constant"
+UNNAMED = "tensor seen at"
+"""How a trace calls a tensor that is none of the step's known ones and that no traced op made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +242,10 @@ class _Slicer:
         if read.leaf[0] == "captured_tensor" and read.storage in self.literals:
             nan = Origin("nonfinite_scalar", event.index, argument=read.argument)
             return [nan] if read.counts[0] else [_CONSTANT]
+        nan_or_inf = read.counts[0] or read.counts[1]
+        if self.trace.threads and read.leaf[1].startswith(UNNAMED) and nan_or_inf:
+            # first seen here, and threads ran in this step: it may be theirs
+            return [Origin("unseen_write", event.index, argument=read.argument)]
         found: list[Origin | str] = list(
             self._leaf(read.leaf, read.counts, event.index, read.argument)
         )

@@ -25,6 +25,7 @@ from workbench.replay.trace_plan import unwrapped
 from workbench.replay.trace_sinks import find_sink, scaler_tensors
 from workbench.replay.trace_storage import StorageLog, Triple, region_of
 from workbench.replay.trace_table import events_table, layers_table
+from workbench.replay.trace_threads import threads_seen
 from workbench.step import gates
 from workbench.step.marks import stage_marks
 from workbench.step.names import named_buffers, named_parameters
@@ -93,6 +94,7 @@ class Trace:
         scale: The loss scale the step began with, or None.
         contaminated: Names of non-finite tensors at the end, by ``parameters``, ``buffers`` and
             ``optimizer_state``.
+        threads: Whether threads were started within the step: their ops are not traced.
     """
 
     graph: list[Event] = field(default_factory=list)
@@ -104,6 +106,7 @@ class Trace:
     loss_finite: bool = True
     scale: float | None = None
     contaminated: dict[str, list[str]] = field(default_factory=dict)
+    threads: bool = False
 
     @cached_property
     def events(self) -> Table:
@@ -147,20 +150,31 @@ def trace_step(
     Returns:
         The trace. An exception of the user's code ends the step and is described in it.
     """
-    return _Tracer(runner, keep, micro_batches).run(until, before, stop_when_bad)
+    return Tracer(runner, keep, micro_batches).run(until, before, stop_when_bad)
 
 
-class _Tracer:
-    """One traced run."""
+class Tracer:
+    """One traced run.
+
+    Args:
+        runner: A runner after ``begin``.
+        keep: Numbers of events whose real arguments are kept.
+        micro_batches: The step's micro-batches, to name them as leaves.
+        looks: Says by module and stage of which events the tensors are looked at; None: of all.
+    """
 
     def __init__(
-        self, runner: StepRunner, keep: Collection[int], micro_batches: Sequence[Any]
+        self,
+        runner: StepRunner,
+        keep: Collection[int],
+        micro_batches: Sequence[Any],
+        looks: Callable[[str, str], bool] | None = None,
     ) -> None:
         self.runner = runner
         self.context = StepContext()
         self.log = StorageLog()
         self.calls = CallMode()
-        self.mode = TraceMode(self.context, self.log, self.calls, keep)
+        self.mode = TraceMode(self.context, self.log, self.calls, keep, looks)
         self.layers = Layers(self.context, self.log, self.mode.events)
         self.trace = Trace(self.mode.events, self.layers.rows, kept=self.mode.kept)
         _name_leaves(self.log, runner, micro_batches)
@@ -175,6 +189,7 @@ class _Tracer:
             before()
         try:
             with (
+                threads_seen() as threads,
                 stage_marks(self.runner.scaler, self.runner.optimizers, self.context.mark),
                 self.calls,
                 self.mode,
@@ -183,6 +198,8 @@ class _Tracer:
         finally:
             remove()
             self.runner.before_unit = None
+            self.mode.finish()
+        self.trace.threads = bool(threads)
         with quiet():
             self.layers.at_end(self.runner)
             self.trace.contaminated = _contaminated(self.runner)

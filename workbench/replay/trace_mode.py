@@ -1,19 +1,21 @@
 """The dispatch mode that records one event per executed aten op.
 
 It changes nothing the step computes: arguments pass through, statistics are taken of what ops
-wrote, below autograd and with autocast out of the way.
+wrote, below autograd and with autocast out of the way. It runs once for every op, so that what can
+be worked out once (an op's plan, a position in the step, a source line) is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workbench.numerics.stats import TensorStats, tensor_stats
+from workbench.numerics.collected import Collector
+from workbench.numerics.dense import PLAIN
 from workbench.replay.calls import CallMode, unnumbered
 from workbench.replay.trace_arguments import (
     arguments,
@@ -26,13 +28,22 @@ from workbench.replay.trace_arguments import (
 )
 from workbench.replay.trace_context import SourceFinder, StepContext
 from workbench.replay.trace_events import Event, KeptEvent, Read, Write
-from workbench.replay.trace_plan import OpPlan, floating, plan_of
-from workbench.replay.trace_storage import StorageLog, exact_counts, region_of
+from workbench.replay.trace_plan import PLANS, OpPlan, floating
+from workbench.replay.trace_storage import (
+    FINITE,
+    StorageLog,
+    StorageRecord,
+    Triple,
+    exact_counts,
+    region_of,
+)
 from workbench.step.values import text_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+Part = Sequence[tuple[str, Any]]
+"""The named arguments of one event."""
 
 _AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | (
     torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
@@ -40,6 +51,12 @@ _AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | (
 
 _DisableTorchDispatch = torch._C._DisableTorchDispatch
 _ExcludeKeys = torch._C._ExcludeDispatchKeyGuard
+_current_node = torch._C._current_autograd_node
+_current_task = torch._C._current_graph_task_id
+_sequence_number = torch._C._autograd._get_sequence_nr
+_NO_TENSOR: Final = frozenset(
+    {type(None), bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
 
 
 @contextmanager
@@ -62,6 +79,8 @@ class TraceMode(TorchDispatchMode):
         log: The storages' write log.
         calls: Numbers the torch function calls.
         keep: Numbers of events whose real arguments are to be kept.
+        looks: Says by module and stage of which events the tensors are looked at; of the others
+            only the dataflow is noted. None looks at all.
     """
 
     def __init__(
@@ -70,6 +89,7 @@ class TraceMode(TorchDispatchMode):
         log: StorageLog,
         calls: CallMode,
         keep: Collection[int] = (),
+        looks: Callable[[str, str], bool] | None = None,
     ) -> None:
         super().__init__()
         self.calls = calls
@@ -78,11 +98,24 @@ class TraceMode(TorchDispatchMode):
         self.events: list[Event] = []
         self.kept: dict[int, KeptEvent] = {}
         self._keep = frozenset(keep)
+        self._looks = looks
         self._owners: dict[int, int] = {}
         self._graph_tasks: dict[int, bool] = {}
+        self._node_names: dict[str, str] = {}
         self._sources = SourceFinder()
+        self._collector = Collector()
         self._calls = 0
-        self._inputs: dict[tuple[int, str], Tensor] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # compiled modules run eagerly while a step is traced, so that nothing here is compiled;
+        # the wrapper that would see to it costs as much as a small op
+        return False
+
+    def finish(self) -> None:
+        """Work out the statistics that wait, and let go of the step's frames."""
+        self._collector.settle()
+        self._sources.release()
 
     # -- dispatch -----------------------------------------------------------------------------
 
@@ -94,12 +127,11 @@ class TraceMode(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         del types
-        kwargs = kwargs or {}
-        plan = plan_of(func)
-        if plan.name.startswith(("profiler.", "prim.device")):
-            return func(*args, **kwargs)
+        plan = PLANS[func]
+        if plan.ignored:
+            return func(*args, **(kwargs or {}))
         with unnumbered():  # within backward the numbering mode is on in here
-            return self._record(func, plan, args, kwargs)
+            return self._record(func, plan, args, kwargs or {})
 
     def _record(
         self,
@@ -109,124 +141,132 @@ class TraceMode(TorchDispatchMode):
         kwargs: dict[str, Any],
     ) -> Any:
         given = arguments(plan, args, kwargs)
-        parts = list_elements(plan, given)
-        first = len(self.events)
-        events = [self._new_event(plan, first + number) for number in range(len(parts))]
+        parts = list_elements(plan, given) if plan.elementwise_lists else [given]
+        events = self._new_events(plan, len(parts))
         self._calls += 1
-        # autograd and the mode itself are out of the way already in here
-        with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS):
-            for event, part in zip(events, parts, strict=True):
-                self._note_reads(event, plan, part)
-            kept = self._keep_inputs(func, plan, events, args, kwargs)
+        for event, part in zip(events, parts, strict=True):
+            self._note_reads(event, plan, part)
+        kept = self._keep_inputs(func, plan, events, args, kwargs) if self._keep else None
         self.events += events
         try:
             out = func(*args, **kwargs)
         except Exception as error:
             events[0].error = f"{type(error).__name__}: {text_of(error)}"
             raise
+        if plan.view and kept is None:
+            return out
+        # autograd and the mode itself are out of the way already in here
         with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS):
             self._note_results(plan, events, parts, out)
             if kept is not None:
                 kept.outputs = [t.detach().clone() for _, t in tensors_in("out", out)]
-        self._inputs.clear()
+                if not kept.outputs:  # a list op that writes in place returns nothing
+                    kept.outputs = _written_in_place(plan, parts)
         return out
 
-    def _new_event(self, plan: OpPlan, index: int) -> Event:
-        context = self.context
-        source, in_loss, in_engine = self._sources.find()
-        event = Event(
-            index=index,
-            call=self._calls,
-            op=plan.name,
-            base=plan.base,
-            stage=context.stage,
-            phase=context.unit.phase,
-            micro_step=context.unit.micro_step,
-            where=context.where,
-            module=context.module,
-            in_loss=in_loss or context.unit.stage == "loss",
-            source=source,
-            view=plan.view,
-            uninitialised=plan.uninitialised,
-            fills_constant=plan.fills_constant,
-            function_call=self.calls.current,
-            function=self.calls.name,
-        )
-        self._link_to_graph(event, in_engine)
-        return event
-
-    def _link_to_graph(self, event: Event, in_engine: bool) -> None:
-        """Tie a backward op to its forward op by autograd's sequence numbers (DESIGN rule 5)."""
-        node: Any = torch._C._current_autograd_node()
-        number = torch._C._autograd._get_sequence_nr() - 1
+    def _new_events(self, plan: OpPlan, count: int) -> list[Event]:
+        """Make the events of one call, which differ in what they read and write only."""
+        first = len(self.events)
+        place = self.context.place
+        source, in_loss, in_engine = self._sources.find(4)
+        owner, user_code, recomputed = None, False, False
+        name, sequence = None, -1
+        where, module, in_loss = place.where, place.module, in_loss or place.in_loss
+        node: Any = _current_node()
         if node is None:
-            self._owners.setdefault(number, event.index)
-            return
-        task = torch._C._current_graph_task_id()
+            self._owners.setdefault(_sequence_number() - 1, first)
+        elif self._recomputes():
+            recomputed = True
+            self._owners.setdefault(_sequence_number() - 1, first)
+            origin = self._owner(node._sequence_nr())
+            if origin is not None and not self.context.modules:
+                # outside of any module call it is where the checkpointed forward was
+                where, module, in_loss = origin.where, origin.module, origin.in_loss
+        else:
+            name, user_code = self._short(node.name()), not in_engine
+            sequence = node._sequence_nr()
+            origin = self._owner(sequence)
+            if torch.is_grad_enabled():  # create_graph: this op makes nodes of its own
+                self._owners.setdefault(_sequence_number() - 1, first)
+            if origin is not None:
+                owner = origin.index
+                where, module, in_loss = origin.where, origin.module, origin.in_loss
+                if not user_code:  # a hook or a custom backward has a line of its own
+                    source = origin.source or source
+        common = (
+            self._calls, plan.name, plan.base, place.stage, place.phase, place.micro_step,
+            where, module, in_loss, source, name, sequence, owner, recomputed, user_code,
+            self.calls.current, self.calls.name,
+        )  # fmt: skip
+        flags = ((), plan.view, plan.uninitialised, plan.fills_constant)
+        return [Event(first + number, *common, [], [], *flags) for number in range(count)]
+
+    def _recomputes(self) -> bool:
+        """Whether an op within backward repeats a checkpointed forward (DESIGN rule 5)."""
         grad_mode = torch.is_grad_enabled()
-        base = self._graph_tasks.setdefault(task, grad_mode)
-        if grad_mode and not base:
-            event.recomputed = True
-            self._owners.setdefault(number, event.index)
-            return
-        event.node = node.name().rpartition("::")[2]
-        event.user_code = not in_engine
-        event.sequence = node._sequence_nr()
-        if grad_mode:  # create_graph: this op makes nodes of its own
-            self._owners.setdefault(number, event.index)
-        owner = self._owners.get(event.sequence)
-        if owner is None or owner == event.index:
-            return
-        forward = self.events[owner] if owner < len(self.events) else None
-        if forward is None:
-            return
-        event.forward_event = owner
-        event.where, event.module = forward.where, forward.module
-        event.in_loss = forward.in_loss
-        if not event.user_code:  # a hook or a custom backward has a line of its own
-            event.source = forward.source or event.source
+        return grad_mode and not self._graph_tasks.setdefault(_current_task(), grad_mode)
+
+    def _owner(self, sequence: int) -> Event | None:
+        """The forward event whose autograd node has a sequence number."""
+        owner = self._owners.get(sequence)
+        return self.events[owner] if owner is not None and owner < len(self.events) else None
+
+    def _short(self, name: str) -> str:
+        short = self._node_names.get(name)
+        if short is None:
+            short = self._node_names[name] = name.rpartition("::")[2]
+        return short
 
     # -- reads --------------------------------------------------------------------------------
 
-    def _note_reads(self, event: Event, plan: OpPlan, part: list[tuple[str, Any]]) -> None:
+    def _note_reads(self, event: Event, plan: OpPlan, part: Part) -> None:
+        looked = self._looks is None or self._looks(event.module, event.stage)
         scalars = []
         for name, value in part:
-            if isinstance(value, float | int) and not isinstance(value, bool):
+            kind = type(value)
+            if kind in PLAIN:
+                event.reads.append(self._read(event, plan, name, name, value, looked))
+            elif kind in _NO_TENSOR:
+                continue
+            elif isinstance(value, float | int):
                 scalars.append((name, as_float(value)))
             else:
                 for label, tensor in tensors_in(name, value):
-                    event.reads.append(self._read(event, plan, name, label, tensor))
-        event.scalars = tuple(scalars)
+                    event.reads.append(self._read(event, plan, name, label, tensor, looked))
+        if looked and scalars:
+            event.scalars = tuple(scalars)
 
-    def _read(self, event: Event, plan: OpPlan, name: str, label: str, tensor: Tensor) -> Read:
+    def _read(
+        self, event: Event, plan: OpPlan, name: str, label: str, tensor: Tensor, looked: bool
+    ) -> Read:
         record = self.log.record(tensor)
-        used = name not in plan.unread and not plan.view
-        strided = tensor.layout == torch.strided
-        producers: tuple[int, ...] = ()
-        remains = True
-        if strided and tensor.device.type != "meta":
+        sole = record.sole
+        if sole is not None:
+            producers, remains = sole, not sole
+        else:
             producers, remains = self.log.producers(record, region_of(tensor))
-        elif record.writes:
-            producers, remains = (record.writes[-1][0],), False
+        dtype, shape = dtype_text(tensor), tuple(tensor.shape)
+        if not looked:
+            return Read(label, record.number, producers, None, FINITE, dtype, shape, False)
         leaf = None
         if remains:
             leaf = record.leaf or ("captured_tensor", f"tensor seen at {self._sources.find()[0]}")
-        counts = self.log.counts(record, tensor) if used else (0, 0, 0)
-        if used and floating(tensor) and name not in plan.written:
-            self._inputs[event.index, label] = tensor
-        undefined = any(counts) and record.uninitialised in producers
-        if undefined and self.log.changed_unseen(record, tensor):
-            event.unseen += (label,)
-        return Read(
-            label,
-            record.number,
-            producers,
-            leaf,
-            counts,
-            str(tensor.dtype).removeprefix("torch."),
-            tuple(tensor.shape),
-            used,
-        )
+        used = name not in plan.unread and not plan.view
+        counts = FINITE
+        if used and not record.clean:
+            counts = self._counts(record, tensor)
+            undefined = counts != FINITE and record.uninitialised in producers
+            if undefined and self._changed_unseen(record, tensor):
+                event.unseen += (label,)
+        return Read(label, record.number, producers, leaf, counts, dtype, shape, used)
+
+    def _counts(self, record: StorageRecord, tensor: Tensor) -> Triple:
+        with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS):
+            return self.log.counts(record, tensor)
+
+    def _changed_unseen(self, record: StorageRecord, tensor: Tensor) -> bool:
+        with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS):
+            return self.log.changed_unseen(record, tensor)
 
     def _keep_inputs(
         self,
@@ -236,15 +276,16 @@ class TraceMode(TorchDispatchMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> KeptEvent | None:
-        if not self._keep or not any(event.index in self._keep for event in events):
+        if not any(event.index in self._keep for event in events):
             return None
-        kept = KeptEvent(
-            events[0].index,
-            func,
-            tuple(cloned(value) for value in args),
-            {name: cloned(value) for name, value in kwargs.items()},
-            plan.arguments,
-        )
+        with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS):
+            kept = KeptEvent(
+                events[0].index,
+                func,
+                tuple(cloned(value) for value in args),
+                {name: cloned(value) for name, value in kwargs.items()},
+                plan.arguments,
+            )
         for event in events:
             self.kept[event.index] = kept
         return kept
@@ -252,35 +293,31 @@ class TraceMode(TorchDispatchMode):
     # -- writes -------------------------------------------------------------------------------
 
     def _note_results(
-        self,
-        plan: OpPlan,
-        events: list[Event],
-        parts: list[list[tuple[str, Any]]],
-        out: Any,
+        self, plan: OpPlan, events: list[Event], parts: Sequence[Part], out: Any
     ) -> None:
         if plan.view:
             return
-        for event, part in zip(events, parts, strict=True):
-            written = [
-                pair
-                for name, value in part
-                if name in plan.written
-                for pair in tensors_in(name, value)
-            ]
-            for name, tensor in written:
-                self._write(event, name, tensor)
-        if plan.written and not plan.collective:
-            return  # what an in-place op returns is what it wrote
-        outputs = list(tensors_in("out", out))
+        if plan.written:
+            for event, part in zip(events, parts, strict=True):
+                for name, value in part:
+                    if name in plan.written:
+                        for label, tensor in tensors_in(name, value):
+                            self._write(event, plan, part, label, tensor)
+            if not plan.collective:
+                return  # what an in-place op returns is what it wrote
+        if type(out) in PLAIN:
+            outputs = [out]
+        else:
+            outputs = [tensor for _, tensor in tensors_in("out", out)]
         if len(events) > 1 and len(outputs) == len(events):
-            for event, (_, tensor) in zip(events, outputs, strict=True):
-                self._write(event, "out0", tensor)
+            for event, part, tensor in zip(events, parts, outputs, strict=True):
+                self._write(event, plan, part, "out0", tensor)
             return
-        for number, (_, tensor) in enumerate(outputs):
+        for number, tensor in enumerate(outputs):
             if plan.uninitialised:
                 self._created(events[-1], tensor)
             else:
-                self._write(events[-1], f"out{number}", tensor)
+                self._write(events[-1], plan, parts[-1], f"out{number}", tensor)
 
     def _created(self, event: Event, tensor: Tensor) -> None:
         record = self.log.record(tensor)
@@ -289,26 +326,33 @@ class TraceMode(TorchDispatchMode):
             Write("out0", record.number, None, dtype_text(tensor), tuple(tensor.shape))
         )
 
-    def _write(self, event: Event, slot: str, tensor: Tensor) -> None:
+    def _write(self, event: Event, plan: OpPlan, part: Part, slot: str, tensor: Tensor) -> None:
         record = self.log.record(tensor)
-        stats: TensorStats | None = None
-        if floating(tensor) and tensor.device.type != "meta":
-            stats = tensor_stats(tensor)
+        looked = self._looks is None or self._looks(event.module, event.stage)
+        known_finite = not floating(tensor)
+        stats = None
+        if looked:
+            if not (known_finite or tensor.is_meta):
+                stats = self._collector.take(tensor)
+            known_finite = True
         write = Write(slot, record.number, stats, dtype_text(tensor), tuple(tensor.shape))
         if write.bad:
+            known_finite = False
             write.first, write.samples = bad_positions(tensor)
-            self._verify_inputs(event)
-            event.absorbs_some |= self._absorbs_some(event, write, tensor)
-        self.log.wrote(record, event.index, tensor, finite=not write.bad)
+            self._verify_inputs(event, plan, part)
+            event.absorbs_some |= self._absorbs_some(event, plan, part, write, tensor)
+        # what nobody looked at is not known to be finite: whoever reads it within a part counts it
+        self.log.wrote(record, event.index, tensor, finite=known_finite)
         event.writes.append(write)
 
-    def _verify_inputs(self, event: Event) -> None:
+    def _verify_inputs(self, event: Event, plan: OpPlan, part: Part) -> None:
         """On a birth, look at the inputs again: something outside may have written to them."""
         if event.bad_reads or event.unseen:
             return
+        inputs = _inputs(plan, part)
         unseen = []
         for read in event.reads:
-            tensor = self._inputs.get((event.index, read.argument))
+            tensor = inputs.get(read.argument)
             if tensor is None or any(read.counts):
                 continue
             counts = exact_counts(tensor)
@@ -317,14 +361,41 @@ class TraceMode(TorchDispatchMode):
                 unseen.append(read.argument)
         event.unseen = tuple(unseen)
 
-    def _absorbs_some(self, event: Event, write: Write, out: Tensor) -> bool:
+    def _absorbs_some(
+        self, event: Event, plan: OpPlan, part: Part, write: Write, out: Tensor
+    ) -> bool:
         """Whether an op that made NaN of some Infs turned others into finite values."""
         if not write.counts[0]:
             return False
+        inputs = _inputs(plan, part)
         for read in event.bad_reads:
-            tensor = self._inputs.get((event.index, read.argument))
+            tensor = inputs.get(read.argument)
             if tensor is None or tensor.shape != out.shape or read.counts[0]:
                 continue
             if bool((torch.isinf(tensor) & torch.isfinite(out)).any()):
                 return True
         return False
+
+
+def _inputs(plan: OpPlan, part: Part) -> dict[str, Tensor]:
+    """The floating tensors an event read and did not write, by label."""
+    if plan.view:
+        return {}
+    return {
+        label: tensor
+        for name, value in part
+        if name not in plan.unread and name not in plan.written
+        for label, tensor in tensors_in(name, value)
+        if floating(tensor)
+    }
+
+
+def _written_in_place(plan: OpPlan, parts: Sequence[Part]) -> list[Tensor]:
+    """One tensor for each element of a list op: the first argument it wrote, as it is now."""
+    found = []
+    for part in parts:
+        written = (t for name, value in part if name in plan.written for t in (value,))
+        first = next((t for t in written if isinstance(t, torch.Tensor)), None)
+        if first is not None:
+            found.append(first.detach().clone())
+    return found

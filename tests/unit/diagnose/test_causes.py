@@ -159,6 +159,21 @@ def _learning_rate() -> Analysis:
     return analysis_of(model, torch.randn(3, 2), optimizer=optimizer)
 
 
+@case("nonfinite_number")
+def _number() -> Analysis:
+    return analysis_of(Through(lambda x: x * float("nan")), torch.ones(2))
+
+
+@case("written_outside")
+def _outside() -> Analysis:
+    def write(x: torch.Tensor) -> torch.Tensor:
+        copy = x.detach().clone()
+        copy.numpy()[0] = float("nan")
+        return x + copy
+
+    return analysis_of(Through(write), torch.ones(2))
+
+
 @case("uninitialised_memory")
 def _uninitialised() -> Analysis:
     def read(x: torch.Tensor) -> torch.Tensor:

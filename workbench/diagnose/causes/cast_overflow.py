@@ -8,7 +8,7 @@ from workbench.diagnose.interventions import in_wider_dtype
 
 
 def _rule(case: Case) -> bool:
-    return case.base in ("_to_copy", "copy_", "to") and case.range != "domain" and not case.backward
+    return case.base in ("_to_copy", "copy", "to") and case.range != "domain" and not case.backward
 
 
 def _explain(case: Case) -> str:
