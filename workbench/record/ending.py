@@ -11,6 +11,7 @@ from workbench.record.alerts import Alert
 from workbench.record.incident import Incident, Written
 from workbench.record.ledger import freeze_first_bad
 from workbench.record.message import incident_text
+from workbench.record.order_lint import MAY_BE_MEANT, REMARKS
 from workbench.record.record import grad_norm, make_record, sum_components
 from workbench.record.result import Skipped, StepResult
 from workbench.record.session import Session
@@ -69,6 +70,7 @@ def _record(
         recorder.guard("deep scan", session.look_deeper)
         recorder.scan_next()  # what was unusual once is looked at in full once more
     record = make_record(recorder, session, runner, recorder.monitor.consecutive_skips, alerts)
+    record["order"] = recorder.guard("order lint", lambda: _lint(recorder, session, runner)) or []
     recorder.guard("ledger", lambda: recorder.ledger.append(record))
     trip = session.trip or _alert(recorder, session, found) or _capture(session)
     written = None
@@ -77,10 +79,21 @@ def _record(
         _freeze_first(recorder, trip, record)
         written = _write(recorder, session, runner, trip, alerts)
         _tell(recorder, session, runner, trip, written)
+    if trip is None and skipped == "none":
+        recorder.guard("calm step", lambda: recorder.calm.add(session, session.loss_bits))
     if recorder.ring.every:
         bits = session.loss_bits or (None if loss is None else loss_bits(loss))
         recorder.ring.add(session.step_index, session.snapshot, bits, session.sums)
     return written
+
+
+def _lint(recorder: Recorder, session: Session, runner: StepRunner) -> list[str]:
+    """Tell what is new about the order of the loop; the names go into the ledger."""
+    new = recorder.order.look(session, runner)
+    for name in new:
+        level = logging.INFO if name in MAY_BE_MEANT else logging.WARNING
+        logger.log(level, "Order of the loop (%s): %s", name, REMARKS[name])
+    return new
 
 
 def _alert(recorder: Recorder, session: Session, alerts: Sequence[Alert]) -> Trip | None:

@@ -61,6 +61,7 @@ def evidence_of(
         "update": _update(runner, session),
         "soft_gates": session.soft_gates,
         "notes": list(session.notes),
+        "order": list(session.recorder.order.found),
         "digests": {
             "loss_bits": session.loss_bits,
             "gradients": session.gradient_digests(),

@@ -15,6 +15,7 @@ from workbench.evidence.pytree import missing_objects
 from workbench.evidence.schema import StepReference
 from workbench.evidence.wording import byte_size
 from workbench.evidence.writer import BundleWriter
+from workbench.record.calm import write_calm
 from workbench.record.evidence import evidence_of, statistics_of
 from workbench.record.recovery import write_trajectory
 from workbench.record.session import Session
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 COMPLETE = "complete"
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]+")
-_DROP_ORDER = ("trajectory", "gradients", "state/optimizer", "state/model", "batch")
+_DROP_ORDER = ("trajectory", "calm", "gradients", "state/optimizer", "state/model", "batch")
 """What is left out first when a bundle would grow beyond ``max_bytes``."""
 
 
@@ -107,6 +108,8 @@ class Incident:
                 self._write_part(writer, stem, heavy, dropped)
         if "trajectory" in heavy and "trajectory" not in dropped:
             write_trajectory(writer, heavy["trajectory"])
+        if "calm" in heavy and "calm" not in dropped:
+            write_calm(writer, heavy["calm"][0])
         for stem, why in dropped.items():
             writer.drop(f"{stem}.safetensors", why)
         self.completeness = self._completeness(state)
@@ -147,6 +150,8 @@ class Incident:
             parts["gradients"] = {n: kept.tensor for n, kept in self.session.gradients.items()}
         if steps := self.recorder.ring.steps_before(self.session.step_index):
             parts["trajectory"] = steps
+        if self.trip.kind == "alert" and self.recorder.calm.kept is not None:
+            parts["calm"] = [self.recorder.calm.kept]
         return parts
 
     def _choose(self, heavy: dict[str, Any], budget: int) -> dict[str, str]:
@@ -154,7 +159,7 @@ class Incident:
         if self._statistics_only():
             return dict.fromkeys(heavy, "the policy keeps statistics only")
         sizes = {
-            stem: sum(kept.size for kept in tree) if stem == "trajectory" else tree_bytes(tree)
+            stem: sum(kept.size for kept in tree) if stem in ("trajectory", "calm") else tree_bytes(tree)
             for stem, tree in heavy.items()
         }
         dropped: dict[str, str] = {}

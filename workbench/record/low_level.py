@@ -19,6 +19,7 @@ from workbench.step.gates import found_inf, scale_value, scaler_enabled
 from workbench.step.proof import UpdateProof
 from workbench.step.runner import Outcome
 from workbench.step.stages import Stage, Unit
+from workbench.step.values import scalar
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -49,6 +50,7 @@ class LowLevelStep:
         self._stage: Stage = "forward"
         self._micro_step = 0
         self._updated = False
+        self._gradients_seen = False
         self._unwatch: Callable[[], None] = lambda: None
         self.result: StepResult | None = None
 
@@ -122,6 +124,7 @@ class LowLevelStep:
         if runner.values.withheld:
             runner.clear_gradients()
             return False
+        self._gradients_seen = True
         if self._micro_step:
             self._recorder.guard("micro-step", runner.note_micro_step)
         self._stage = "unscale"
@@ -204,6 +207,7 @@ class LowLevelStep:
                 "update() was called twice in one recorded step ('with recorder.step(...)'), so "
                 "the ledger could not say which one counts. Open one step per update."
             )
+        self._session.ungated_update = not runner.values.losses or not self._gradients_seen
         self._stage = "update"
         self._session.before_update(runner.will_skip)
         proofs = [UpdateProof(optimizer, runner.scaler) for optimizer in runner.optimizers]
@@ -226,6 +230,7 @@ class LowLevelStep:
         everything = {**(values or {}), **named}
         found = self._recorder.guard("logging gate", lambda: soft.scan_values(everything))
         self._session.soft_gates += found or []
+        self._session.logged_loss = scalar(everything.get("loss"))
 
     def __exit__(
         self,

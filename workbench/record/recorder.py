@@ -18,10 +18,12 @@ import torch
 from workbench.errors import NonFiniteError, UsageError
 from workbench.evidence.schema import FirstBad
 from workbench.record.alerts import AlertMonitor
+from workbench.record.calm import CalmStep
 from workbench.record.ending import any_updated, finish_step
 from workbench.record.incident import safe_name
 from workbench.record.ledger import Ledger
 from workbench.record.low_level import LowLevelStep
+from workbench.record.order_lint import OrderLint
 from workbench.record.policy import Action, Policy
 from workbench.record.recovery import RecoveryRing
 from workbench.record.result import StepResult
@@ -101,12 +103,14 @@ class Recorder:
         self.ring = RecoveryRing(self.policy.recovery_every, self.policy.recovery_bytes)
         self.scan = UpdateScan(model, self.policy.deep_scan_every)
         self.monitor = AlertMonitor(self.policy.alerts)
+        self.calm = CalmStep(self.policy)
         self.failures: list[str] = []
         self.previous_scale: float | None = None
         self.first_bad: FirstBad | None = None
         self.bundles: list[Path] = []
         self.bytes_written = 0
         self.at_risk = False
+        self.order = OrderLint(self.optimizers, scaler, self.schedulers)
         self._epochs: list[Any] = []
         self.generators: dict[str, torch.Generator] = {}
         self.may_update_early = may_update_early(step, model)

@@ -68,6 +68,8 @@ class Session:
         # what a low-level loop tells
         self.autocast: str | None = None
         self.max_grad_norm: float | None = None
+        self.logged_loss: float | None = None
+        self.ungated_update = False
         # what a trip freezes
         self.trip: Trip | None = None
         self.settled = False
@@ -78,6 +80,7 @@ class Session:
         self.gradients: dict[str, Kept] = {}
         self.gradient_unit: Unit | None = None
         self.bad_micro_step: int | None = None
+        recorder.guard("order lint", recorder.order.begin)
         recorder.guard("snapshot", lambda: self._begin(micro_batches))
         if recorder.ring.every > 0 and not self.keep_through_update:
             self.sums = recorder.guard("fingerprint", lambda: bit_sums(recorder.model))
