@@ -17,6 +17,7 @@ from workbench.step.values import scalar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import FrameType
 
     from torch.optim import Optimizer
 
@@ -149,13 +150,13 @@ class OrderLint:
     def _look_at_caller(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Before an optimizer's step: whether the scaler is among the callers."""
         del optimizer, args, kwargs
-        frame = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         for _ in range(_FRAMES):
             if frame is None:
                 break
             if frame.f_locals.get("self") is self._scaler:
                 return
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         self._past_the_scaler = True
 
 
