@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from workbench.evidence.reader import Bundle
 from workbench.evidence.schema import FirstBad
 from workbench.evidence.verdicts import survival_sentence, verdict_sentence
 from workbench.evidence.wording import MINUS, clean, count_words, joined, kind_word, number
+
+if TYPE_CHECKING:
+    from workbench.evidence.reader import Bundle
 
 BAD, ALERT, QUIET = "✕", "!", "·"
 NOT_REPLAYED: Final = "Not replayed yet."

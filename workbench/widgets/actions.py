@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +63,11 @@ class SwitchesCame(Action):
     device_note: str
 
 
+@dataclass(frozen=True)
+class ChartsLoaded(Action):
+    """What draws charts is there: it takes seconds, so the facts do not wait for it."""
+
+
 # -- conditions -------------------------------------------------------------------------------
 
 
@@ -71,6 +77,14 @@ class ConditionSet(Action):
 
     key: str
     value: str
+
+
+@dataclass(frozen=True)
+class PresetChosen(Action):
+    """All switches were set as a preset has them; what has no effect here is left as recorded."""
+
+    name: str
+    settings: Mapping[str, str]
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,29 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from workbench.widgets import actions as a
-from workbench.widgets.layer_rows import LayerRows, by_risk
-from workbench.widgets.ranges import shown_layers
+from workbench.widgets.presets import PRESETS
 from workbench.widgets.state import ORIGINAL, RECORDED, STAGE_NAMES, TABS
 
 if TYPE_CHECKING:
+    from workbench.widgets.layer_rows import LayerRows
     from workbench.widgets.panel import Workbench
 
-TOGGLES = frozenset({"code", "keys", "all_switches", "establishes", "all_environment", "verify"})
+TOGGLES = frozenset(
+    {
+        "code",
+        "keys",
+        "all_switches",
+        "establishes",
+        "all_environment",
+        "verify",
+        "all_tensors",
+        "upstream",
+        "histogram",
+        "graph",
+    }
+)
+LOOKS = frozenset({"layer", "record"})
+"""Whole numbers of the look that a link may set."""
 
 
 class Commands:
@@ -28,7 +43,7 @@ class Commands:
 
     def __init__(self, panel: Workbench) -> None:
         self._panel = panel
-        self._rows = LayerRows()
+        self._rows: LayerRows | None = None
         plain: dict[str, Callable[[], Any]] = {
             "step": panel.step,
             "back": panel.back,
@@ -39,12 +54,21 @@ class Commands:
             "replay": panel.replay,
             "undo": panel.undo_conditions,
             "diagnose": panel.diagnose,
+            "ask_anomaly": lambda: panel.diagnose(anomaly=True),
+            "compare": panel.compare,
+            "compare_bundles": panel.compare_bundles,
+            "sweep": panel.sweep,
+            "minimal": panel.minimal,
+            "ladder": panel.ladder,
+            "minimize": panel.minimize,
+            "replay_samples": lambda: panel.replay_samples(panel.state.look.samples),
             "trust_replay": panel.allow_as_chosen,
             "trust_decline": panel.decline,
             "copy_summary": lambda: panel.shell.copy(panel.summary()),
             "copy_digest": lambda: panel.shell.copy(panel.state.facts.digest),
             "copy_code": lambda: panel.shell.copy(panel.to_code()),
             "copy_details": self._copy_details,
+            "show_files": self._show_files,
             "source": lambda: self._open_text("source_open", "diff_open"),
             "diff": lambda: self._open_text("diff_open", "source_open"),
             "toggle_original": self._toggle_original,
@@ -69,6 +93,12 @@ class Commands:
             self._dispatch(a.StageChosen(argument))
         elif verb == "run_to" and argument in STAGE_NAMES:
             self._panel.run_to(argument)
+        elif verb == "preset" and argument in PRESETS:
+            self._panel.preset(argument)
+        elif verb == "counterfactual" and argument.isdigit():
+            self._panel.counterfactual(int(argument))
+        elif verb in LOOKS and argument.isdigit():
+            self._dispatch(a.Looked(((verb, int(argument)),)))
 
     def _dispatch(self, action: a.Action) -> None:
         self._panel._store.dispatch(action)
@@ -80,6 +110,10 @@ class Commands:
         if wanted == "source_open" and opened:
             changes.append(("source_read", True))
         self._dispatch(a.TrustEdited(tuple(changes)))
+
+    def _show_files(self) -> None:
+        self._dispatch(a.Looked((("section", "files"),)))
+        self._dispatch(a.TabChosen("evidence"))
 
     def _copy_details(self) -> None:
         traces = [p.trace for _, p in self._panel.state.problems if p.trace]
@@ -94,7 +128,11 @@ class Commands:
             self._dispatch(a.RunShown(ORIGINAL if state.run(ORIGINAL) else RECORDED))
 
     def _move_layer(self, by: int, *, suspicious: bool) -> None:
+        from workbench.widgets.layer_rows import LayerRows, by_risk
+        from workbench.widgets.ranges import shown_layers
+
         state = self._panel.state
+        self._rows = self._rows or LayerRows()
         layers, _ = shown_layers(state)
         if layers is None:
             return

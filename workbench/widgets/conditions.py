@@ -29,8 +29,6 @@ class Conditions:
         self._fields: dict[str, Any] = {}
         self._notes: dict[str, w.HTML] = {}
         self._whose = parts.html("", "wb-whose")
-        switches = store.state.facts.switches
-        quick = [self._make(switch) for switch in switches if switch.quick]
         self._all = parts.button(
             "All switches ▸", wrap(self.name, partial(act, "all_switches")), title="c"
         )
@@ -42,9 +40,9 @@ class Conditions:
         self._undo = parts.button("Undo", wrap(self.name, partial(act, "undo")))
         self._offer = parts.row([self._pending, self._replay, self._undo], "wb-offer")
         self._problem = parts.html()
-        bar = parts.row([self._whose, *quick, self._all], "wb-switches")
-        why = parts.html(without_effect_line(switches, store.state.facts.device_note), "wb-dim")
-        inside = [bar, why, self._rest, self._offer, self._problem]
+        self._bar = parts.row([self._whose, self._all], "wb-switches")
+        self._why = parts.html("", "wb-dim")
+        inside = [self._bar, self._why, self._rest, self._offer, self._problem]
         self.widget = parts.column(inside, "wb-conditions")
 
     def _make(self, switch: Switch) -> w.HBox:
@@ -82,13 +80,18 @@ class Conditions:
             run,
             state.problem(self.name),
             state.takes,
+            state.facts.switches,
         )
 
     def draw(self, state: State) -> None:
         """Show each switch's value, its recorded value where it differs, and the offer."""
         wanted = dict(state.wanted)
         opened = "all_switches" in state.look.open
-        if opened and not self._rest.children:
+        if not self._fields and state.facts.switches:
+            quick = [self._make(switch) for switch in state.facts.switches if switch.quick]
+            self._bar.children = [self._whose, *quick, self._all]
+            self._why.value = without_effect_line(state.facts.switches, state.facts.device_note)
+        if opened and self._fields and not self._rest.children:
             # half of the panel's widgets: made when they are first looked at
             rest = [switch for switch in state.facts.switches if not switch.quick]
             self._rest.children = [self._make(switch) for switch in rest]

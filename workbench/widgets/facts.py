@@ -1,4 +1,7 @@
-"""What the panel knows before anything is replayed: recorded facts, read without running code."""
+"""What the panel knows before anything is replayed: recorded facts, read without running code.
+
+Nothing here loads torch, so that the facts are on screen before it; the switches come after.
+"""
 
 from __future__ import annotations
 
@@ -6,47 +9,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from workbench.charts.words import counts as counts_words
 from workbench.charts.words import number
-from workbench.errors import UsageError
-from workbench.evidence import summary_facts, summary_lines
-from workbench.evidence.conditions import SETTINGS
-from workbench.replay.devices import devices_here, is_here, nearest
-from workbench.replay.without_effect import Facts as EffectFacts
-from workbench.replay.without_effect import without_effect
+from workbench.errors import WorkbenchError
+from workbench.evidence.summary import summary_facts, summary_lines
 from workbench.widgets.findings import split_line
-from workbench.widgets.state import STAGE_NAMES, Counts, Facts, Line, StageView, Switch
+from workbench.widgets.state import STAGE_NAMES, Counts, Facts, Line, StageView
 
-QUICK = {
-    "autocast": "Autocast",
-    "cudnn": "cuDNN",
-    "deterministic": "Deterministic",
-    "matmul_tf32": "TF32",
-    "device": "Device",
-}
 GOALS = {
     "forward_loss": ("input", "forward", "loss"),
     "backward": ("backward", "reduce", "unscale", "clip"),
     "update": ("update", "after_update", "logging"),
 }
-# Values that stand for "something else" where a condition has no short list of choices.
-TRIALS: dict[str, tuple[Any, ...]] = {
-    "scale": (1.0, 2.0),
-    "max_grad_norm": (1.0, 2.0),
-    "threads": (1, 2),
-    "rng": (0,),
-    "keep_samples": ((0,),),
-    "float32_modules": (("",),),
-}
-# A switch that acts only beside another one is not without effect: the other can be set too.
-BESIDE: dict[str, dict[str, Any]] = {
-    "fill_uninitialized_memory": {"deterministic": "on"},
-    "compile_dynamic": {"compile": "eager"},
-    "autocast_cache": {"autocast": "bfloat16"},
-}
-LABELS = {"rng": "RNG", "sdpa": "SDPA", "cudnn_tf32": "cuDNN TF32"}
+NOT_SHOWN = "Nothing from it is shown."
 
 
 def read_facts(bundle: Any) -> Facts:
@@ -57,7 +32,7 @@ def read_facts(bundle: Any) -> Facts:
     """
     manifest, bad = bundle.manifest, bundle.first_bad
     reference = manifest.step_reference
-    ledger = _ledger(bundle)
+    ledger, damaged = _ledger(bundle)
     said = summary_lines(summary_facts(bundle))
     return Facts(
         path=str(bundle.path),
@@ -74,75 +49,9 @@ def read_facts(bundle: Any) -> Facts:
         sealed=manifest.sealed,
         seconds=_step_seconds(ledger),
         missing=_missing(bundle.completeness),
-        switches=switches(bundle, _has_scaler(ledger, bundle)),
         stages=_recorded_stages(bundle),
-        device_note=_device_note(bundle.conditions),
+        damaged=tuple(dict.fromkeys((*damaged, *_damaged(bundle)))),
     )
-
-
-def value_text(value: Any) -> str:
-    """A condition's value as it is shown and typed."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, tuple):
-        return ",".join(str(one) for one in value)
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value)
-
-
-def switches(bundle: Any, has_scaler: bool) -> tuple[Switch, ...]:
-    """Every condition as a switch, the quick ones first.
-
-    Args:
-        bundle: The opened bundle.
-        has_scaler: Whether the step has an enabled loss scaler.
-    """
-    start = nearest(bundle.conditions)
-    facts = EffectFacts(
-        device=torch.device(start.device),
-        stage=None if bundle.first_bad is None else bundle.first_bad.stage,
-        has_scaler=has_scaler,
-        own_clip=False,
-    )
-    rest = [key for key in SETTINGS if key not in QUICK]
-    return tuple(_switch(bundle.conditions, start, key, facts) for key in (*QUICK, *rest))
-
-
-def _switch(recorded: Any, start: Any, key: str, facts: EffectFacts) -> Switch:
-    value = value_text(getattr(recorded, key))
-    choices = list(SETTINGS[key].choices)
-    why = ""
-    if key == "device":
-        choices = devices_here()
-        why = "" if len(choices) > 1 or not is_here(value) else "Only the CPU is here."
-    elif key != "autocast":
-        why = _why_not(start, key, facts)
-    if choices and value not in choices:
-        choices.insert(0, value)
-    label = QUICK.get(key) or LABELS.get(key) or key.replace("_", " ").capitalize()
-    label = label.replace("Cudnn", "cuDNN")
-    return Switch(key, label, value, tuple(choices), key in QUICK, why)
-
-
-def _why_not(start: Any, key: str, facts: EffectFacts) -> str:
-    """Why no value of a condition can act here; empty when one can."""
-    now = getattr(start, key)
-    trials = TRIALS.get(key) or SETTINGS[key].choices
-    others = [one for one in trials if value_text(one) != value_text(now)]
-    why = ""
-    for other in others:
-        try:
-            wanted = start.replace(**{key: other, **BESIDE.get(key, {})})
-        except UsageError:
-            continue
-        found = without_effect(wanted, {key: other}, facts, {})
-        if not found:
-            return ""
-        why = found[0]["why"]
-    return why
 
 
 def headline(line: str) -> str:
@@ -212,14 +121,22 @@ def _recorded_stages(bundle: Any) -> tuple[StageView, ...]:
     return tuple(views)
 
 
-def _ledger(bundle: Any) -> list[dict[str, Any]]:
-    return list(bundle.ledger()) if bundle.has("ledger.jsonl") else []
+def _ledger(bundle: Any) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """The ledger, or none and what is wrong with it: the rest of the panel works without."""
+    try:
+        return list(bundle.ledger()), ()
+    except WorkbenchError:
+        return [], (f"ledger.jsonl does not match its digest. {NOT_SHOWN}",)
 
 
-def _has_scaler(ledger: list[dict[str, Any]], bundle: Any) -> bool:
-    if bundle.has("state/scaler.json"):
-        return True
-    return bool(ledger) and ledger[-1].get("loss_scale") is not None
+def _damaged(bundle: Any) -> tuple[str, ...]:
+    """Files that are missing or of another size; digests are checked when a file is read."""
+    said = {"missing": "is missing.", "size": "does not match its digest: its size differs."}
+    return tuple(
+        f"{check.rel} {said[check.status]} {NOT_SHOWN}"
+        for check in bundle.verify(digests=False)
+        if check.status in said
+    )
 
 
 def _step_seconds(ledger: list[dict[str, Any]]) -> float | None:
@@ -229,12 +146,3 @@ def _step_seconds(ledger: list[dict[str, Any]]) -> float | None:
         spent = float(times[1]) - float(times[0])  # type: ignore[arg-type]
         return spent if 0 <= spent < 3600 else None
     return None
-
-
-def _device_note(recorded: Any) -> str:
-    if is_here(recorded.device):
-        return ""
-    here = nearest(recorded)
-    if here.autocast == "cuda-policy":
-        return "Recorded on CUDA; replaying on CPU under CUDA's autocast rules. Kernels differ."
-    return f"Recorded on {recorded.device}; replaying on {here.device}. Kernels differ."

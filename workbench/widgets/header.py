@@ -10,6 +10,7 @@ from workbench.widgets.state import Line, State
 from workbench.widgets.store import Store
 
 LONG = 220
+MOST_DAMAGED = 3
 NOTHING = "nothing non-finite was caught."
 UNKNOWN = "not known yet: it takes a replay."
 
@@ -42,7 +43,11 @@ class Header:
     def draw(self, state: State) -> None:
         """Write title and lines."""
         self._title.value = f"<span>{esc(middle(state.facts.title, 120))}</span>"
-        self._lines.value = lines_markup(state) + parts.problem(state.problem(self.name))
+        self._lines.value = (
+            lines_markup(state)
+            + damaged_markup(state.facts.damaged)
+            + parts.problem(state.problem(self.name))
+        )
         parts.set_class(self._code, "wb-on", "code" in state.look.open)
         parts.set_class(self._help, "wb-on", "keys" in state.look.open)
 
@@ -65,6 +70,17 @@ def lines_markup(state: State) -> str:
         f'<span class="wb-pair"><b>Born at</b> {born_html}</span></div>'
     )
     return head + "".join(_line(line) for line in summary(state))
+
+
+def damaged_markup(damaged: tuple[str, ...]) -> str:
+    """What cannot be read, and the way to what can."""
+    if not damaged:
+        return ""
+    said = " ".join(damaged[:MOST_DAMAGED])
+    more = len(damaged) - MOST_DAMAGED
+    said += f" And {more} more." if more > 0 else ""
+    other = link("show_files", "Show the other files")
+    return f'<div class="wb-problem" role="alert">{esc(said)} {other}</div>'
 
 
 def _glyph(state: State) -> str:

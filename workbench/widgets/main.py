@@ -12,6 +12,7 @@ import ipywidgets as w
 
 from workbench.widgets import parts
 from workbench.widgets.actions import TabChosen
+from workbench.widgets.markup import esc, note
 from workbench.widgets.state import TABS, State
 from workbench.widgets.store import Region, Store
 
@@ -22,6 +23,8 @@ LABELS = {
     "compare": "4 Compare",
     "evidence": "5 Evidence",
 }
+CHARTED = ("ranges", "timeline", "compare")
+LOADING = "Charts are being loaded …"
 
 
 class Main:
@@ -42,6 +45,7 @@ class Main:
         self._tabs.add_class("wb-tabs")
         self._tabs.observe(store.guard.wrap(self.name, self._chosen), names="value")
         self._problem = parts.html()
+        self._loading = parts.html(note(esc(LOADING), "empty"))
         self._slot = parts.column([], "wb-slot")
         self.widget = parts.column([self._tabs, self._problem, self._slot], "wb-main")
 
@@ -50,13 +54,20 @@ class Main:
 
     def part(self, state: State) -> object:
         """The tab, and the problems of the tabs."""
-        return (state.look.tab, tuple(state.problem(one) for one in (self.name, state.look.tab)))
+        return (
+            state.look.tab,
+            state.charts,
+            tuple(state.problem(one) for one in (self.name, state.look.tab)),
+        )
 
     def draw(self, state: State) -> None:
         """Put the chosen tab into the slot."""
         tab = state.look.tab
         if self._tabs.value != tab:
             self._tabs.value = tab
+        if tab not in self._made and tab in CHARTED and not state.charts:
+            self._slot.children = (self._loading,)
+            return
         if tab not in self._made:
             region = self._makers[tab]()
             self._made[tab] = region

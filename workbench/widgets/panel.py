@@ -16,29 +16,28 @@ from workbench.widgets.code_text import CodeReader
 from workbench.widgets.commands import Commands
 from workbench.widgets.conditions import Conditions
 from workbench.widgets.drawers import Drawers
-from workbench.widgets.evidence_tab import Evidence
 from workbench.widgets.facts import read_facts
 from workbench.widgets.findings import summary_text
 from workbench.widgets.header import Header, static_card
 from workbench.widgets.jobs import START_SECONDS, Jobs, Worker
+from workbench.widgets.loading import Loading
 from workbench.widgets.main import Main
-from workbench.widgets.origin import Origin
 from workbench.widgets.rail import Rail
-from workbench.widgets.ranges import Ranges
 from workbench.widgets.reducer import changed_conditions, next_run_name
 from workbench.widgets.runs import Runs
 from workbench.widgets.saved import read_saved, saved_layers
 from workbench.widgets.shell import Shell
 from workbench.widgets.state import State
 from workbench.widgets.store import Store
-from workbench.widgets.timeline import Timeline
+from workbench.widgets.tabs import makers
+from workbench.widgets.tasks import Tasks
 from workbench.widgets.trust import TrustCard, may_run
 
 TICK = 0.1
 """Seconds between two looks at the replay process."""
 
 
-class Workbench:
+class Workbench(Tasks):
     """The panel over one bundle.
 
     Opening it reads recorded facts and runs nothing that the bundle names.
@@ -47,22 +46,18 @@ class Workbench:
         bundle: An opened bundle, or its path.
         step: The training step: a class or object that can be imported, or a reference such as
             ``"train:Step"`` or ``"train.py:Step"``. Giving it means that it may be run.
-        compare: Another bundle to compare with; not supported yet.
+        compare: Another bundle, or its path, that the Compare tab compares this one with.
 
     Raises:
-        UsageError: ``compare`` was given, or the step has no place it can be imported from.
+        UsageError: The step has no place it can be imported from.
         BundleError: There is no readable bundle.
     """
 
     def __init__(
         self, bundle: Any, step: Any = None, compare: Any = None, *, worker: Any = None
     ) -> None:
-        if compare is not None:
-            raise UsageError(
-                f"Workbench was given compare={str(compare)[:80]!r}, and this version shows one "
-                "bundle at a time, so nothing was opened. Open each bundle in its own panel."
-            )
         self.bundle = open_bundle(bundle) if isinstance(bundle, str | Path) else bundle
+        self.other = open_bundle(compare) if isinstance(compare, str | Path) else compare
         self._step, self._make_worker = step, worker
         self._store = Store(_first_state(self.bundle, step))
         self._jobs = Jobs(self._store, self._start_worker, lambda: saved_layers(self.bundle))
@@ -70,7 +65,9 @@ class Workbench:
         self._loop = _running_loop()
         self.shell = Shell()
         self._commands = Commands(self)
+        self._loading = Loading(self._store, self.bundle)
         self._build()
+        self._loading.start(self._loop)
 
     # -- what is shown ------------------------------------------------------------------------
 
@@ -98,15 +95,7 @@ class Workbench:
         self.header, self.rail = Header(store, act), Rail(store, act)
         self.conditions, self.runs = Conditions(store, act), Runs(store, act)
         self.trust, self.drawers = TrustCard(store, act, reader), Drawers(store, act)
-        self.main = Main(
-            store,
-            {
-                "origin": lambda: Origin(store, act),
-                "ranges": lambda: Ranges(store, act),
-                "timeline": lambda: Timeline(store, act, self.bundle),
-                "evidence": lambda: Evidence(store, act, self.bundle),
-            },
-        )
+        self.main = Main(store, makers(store, act, self.bundle, lambda: self.other))
         regions: list[Any] = [
             self.header,
             self.drawers,
@@ -195,8 +184,9 @@ class Workbench:
         Raises:
             UsageError: No such condition, an illegal value, or a switch without effect here.
         """
-        from workbench.widgets.facts import value_text
+        from workbench.widgets.switches import value_text
 
+        self._loading.complete()
         switch = self.state.facts.switch(key)
         checked = value_text(getattr(self.bundle.conditions.replace(**{key: value}), key))
         if switch is not None and switch.why_not and checked != switch.recorded:
@@ -218,9 +208,14 @@ class Workbench:
             return
         self._replaying("replay", lambda: self._jobs.replay(next_run_name(self.state), changed))
 
-    def diagnose(self) -> None:
-        """Find where the value was born, in a process of its own."""
-        self._replaying("diagnose", self._jobs.diagnose, waits=True)
+    def diagnose(self, anomaly: bool = False) -> None:
+        """Find where the value was born, in a process of its own.
+
+        Args:
+            anomaly: Whether autograd's anomaly mode is asked too, in one more replay.
+        """
+        name = "ask_anomaly" if anomaly else "diagnose"
+        self._replaying(name, lambda: self._jobs.diagnose(anomaly=anomaly), waits=True)
 
     def stop(self) -> None:
         """End the replay process now."""
@@ -228,6 +223,7 @@ class Workbench:
 
     def close(self) -> None:
         """End the replay process and take the widgets out of the page."""
+        self._loading.close()
         self._jobs.close()
         if self._task is not None:
             self._task.cancel()
@@ -293,8 +289,15 @@ class Workbench:
         """Stay with recorded evidence."""
         self._store.dispatch(a.TrustDeclined())
 
-    def _replaying(self, pending: str, start: Callable[[], None], *, waits: bool = False) -> None:
-        if self._step is None and not self.state.trust.given:
+    def _replaying(
+        self,
+        pending: str,
+        start: Callable[[], None],
+        *,
+        waits: bool = False,
+        runs_code: bool = True,
+    ) -> None:
+        if runs_code and self._step is None and not self.state.trust.given:
             self._store.dispatch(a.TrustAsked(pending))
             return
         if self._jobs.busy and not waits:

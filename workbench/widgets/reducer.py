@@ -88,6 +88,11 @@ def _switches(state: State, action: a.SwitchesCame) -> State:
     return replace(state, facts=facts)
 
 
+def _charts(state: State, action: a.ChartsLoaded) -> State:
+    del action
+    return replace(state, charts=True)
+
+
 # -- conditions -------------------------------------------------------------------------------
 
 
@@ -100,6 +105,16 @@ def _condition_set(state: State, action: a.ConditionSet) -> State:
     if action.value != switch.recorded:
         wanted[action.key] = action.value
     return _without_problem(replace(state, wanted=tuple(wanted.items())), "conditions")
+
+
+def _preset(state: State, action: a.PresetChosen) -> State:
+    switches = {s.key: s for s in state.facts.switches if not s.why_not}
+    wanted = tuple(
+        (key, value)
+        for key, value in action.settings.items()
+        if key in switches and value != switches[key].recorded
+    )
+    return _without_problem(replace(state, wanted=wanted), "conditions")
 
 
 def _conditions_undone(state: State, action: a.ConditionsUndone) -> State:
@@ -299,7 +314,9 @@ _HANDLERS: dict[type[a.Action], Callable[[State, Any], State]] = {
     a.Toggled: _toggled,
     a.Looked: _looked,
     a.SwitchesCame: _switches,
+    a.ChartsLoaded: _charts,
     a.ConditionSet: _condition_set,
+    a.PresetChosen: _preset,
     a.ConditionsUndone: _conditions_undone,
     a.TrustAsked: _trust_asked,
     a.TrustEdited: _trust_edited,

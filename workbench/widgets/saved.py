@@ -16,22 +16,35 @@ MAX_BYTES = 64 << 20
 
 
 def read_saved(bundle: Any, state: State) -> State:
-    """The state with saved findings and layers, where they belong to this very bundle."""
+    """The state with saved findings, where they belong to this very bundle."""
     directory = Path(bundle.findings_dir)
     data, when = _findings(directory / "findings.json", bundle.digest)
     if data is not None:
         state = replace(state, findings=data, findings_from=f"From a diagnosis saved on {when}.")
-    layers, traced = _layers(directory / "trace")
-    if layers is not None and data is not None:
-        said = f"From the replay saved on {traced}, not run here."
-        state = replace(state, saved_layers=layers, saved_from=said)
-    tab = "origin" if data is not None else ("ranges" if layers is not None else "timeline")
-    return state.looking(tab=tab)
+    return state.looking(tab="timeline" if data is None else "origin")
 
 
 def saved_layers(bundle: Any) -> Any:
-    """The layers table beside the bundle, or None."""
-    return _layers(Path(bundle.findings_dir) / "trace")[0]
+    """The layers table that a diagnosis left beside the bundle, or None."""
+    from workbench.charts.loss_rows import with_loss
+    from workbench.evidence import read_table
+
+    directory = _trace(bundle)
+    try:
+        if not (directory / "layers.json").is_file():
+            return None
+        return with_loss(read_table(directory, "layers"), read_table(directory, "events"))
+    except (OSError, WorkbenchError):
+        return None
+
+
+def traced_on(bundle: Any) -> str:
+    """The day of that table."""
+    return day_of(_trace(bundle) / "layers.json")
+
+
+def _trace(bundle: Any) -> Path:
+    return Path(bundle.findings_dir) / "trace"
 
 
 def _findings(path: Path, digest: str) -> tuple[Any, str]:
@@ -42,20 +55,10 @@ def _findings(path: Path, digest: str) -> tuple[Any, str]:
     except (OSError, WorkbenchError):
         return None, ""
     of = mapping(mapping(data).get("bundle")).get("digest")
-    return (data, _date(path)) if of == digest else (None, "")
+    return (data, day_of(path)) if of == digest else (None, "")
 
 
-def _layers(directory: Path) -> tuple[Any, str]:
-    from workbench.evidence import read_table
-
-    try:
-        if not (directory / "layers.json").is_file():
-            return None, ""
-        return read_table(directory, "layers"), _date(directory / "layers.json")
-    except (OSError, WorkbenchError):
-        return None, ""
-
-
-def _date(path: Path) -> str:
+def day_of(path: Path) -> str:
+    """The day a file was written, in UTC."""
     when = datetime.datetime.fromtimestamp(path.stat().st_mtime, tz=datetime.UTC)
     return when.strftime("%d %b %Y").lstrip("0")

@@ -25,6 +25,9 @@ Status = Literal["not_run", "running", "clean", "bad", "alert", "skip", "unavail
 Tab = Literal["origin", "ranges", "timeline", "compare", "evidence"]
 TABS: tuple[Tab, ...] = ("origin", "ranges", "timeline", "compare", "evidence")
 
+SECTIONS = ("batch", "state", "environment", "checkpoints", "files")
+VIEWS = ("ranges", "heat map")
+
 RECORDED = "Recorded"
 ORIGINAL = "Original"
 
@@ -252,6 +255,7 @@ class State:
     saved_from: str = ""
     results: tuple[Result, ...] = ()
     takes: float | None = None
+    charts: bool = False
 
     def result(self, name: str) -> Result | None:
         """What came of a comparison, sweep, ladder or the like, or None."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.charts import timeline as timeline_chart
+from workbench.errors import BundleError
 from workbench.widgets import parts
 from workbench.widgets.figure import LiveFigure
 from workbench.widgets.markup import esc, note
@@ -42,10 +43,13 @@ class Timeline:
     def draw(self, state: State) -> None:
         """Draw the series, or say that none were recorded."""
         if self._ledger is None:
-            has = self._bundle.has("ledger.jsonl")
-            self._ledger = list(self._bundle.ledger()) if has else []
+            why = "The bundle has no ledger, so there is no timeline."
+            try:
+                self._ledger = self._bundle.ledger()
+            except BundleError as error:
+                self._ledger, why = [], str(error)
+            self._empty.value = "" if self._ledger else note(esc(why))
         if not self._ledger:
-            self._empty.value = note(esc("The bundle has no ledger, so there is no timeline."))
             return
         figure = timeline_chart.figure(
             self._ledger,

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
-import numpy as np
-
-from workbench.evidence import Table
 from workbench.widgets.state import Counts, StageView, Status, fresh_stages
 
 KNOWN = frozenset(get_args(Status))
@@ -43,8 +40,10 @@ def stage_views(
     return tuple(found.get(view.name, view) for view in fresh_stages(missing))
 
 
-def table_of(data: Any) -> Table:
+def table_of(data: Any) -> Any:
     """A table from ``{"columns": {name: list}, "attrs": {…}}``; numbers become arrays."""
+    from workbench.evidence import Table
+
     if isinstance(data, Table):
         return data
     columns = {str(name): _column(values) for name, values in dict(data["columns"]).items()}
@@ -52,9 +51,19 @@ def table_of(data: Any) -> Table:
 
 
 def _column(values: list[Any]) -> Any:
+    import numpy as np
+
     kinds = {type(value) for value in values}
     if kinds <= {int} or kinds <= {bool}:
         return np.array(values)
     if kinds <= {int, float, type(None)} and float in kinds:
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
     return list(values)
+
+
+def layers_of(event: Mapping[str, Any]) -> Any:
+    """The layers table of a traced replay, with the ops of the loss as further rows."""
+    from workbench.charts.loss_rows import with_loss
+
+    events = event.get("loss_events")
+    return with_loss(table_of(event["layers"]), None if events is None else table_of(events))

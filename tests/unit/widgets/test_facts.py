@@ -7,11 +7,21 @@ from tests.unit.widgets.fakes import findings, layers
 from workbench.evidence import Conditions, open_bundle, write_table
 from workbench.numerics import jsonio
 from workbench.widgets import Workbench
+from workbench.widgets.actions import SwitchesCame
 from workbench.widgets.facts import read_facts
+from workbench.widgets.reducer import reduce
+from workbench.widgets.state import State
+from workbench.widgets.switches import device_note, read_switches
+
+
+def facts_of(bundle):
+    """The recorded facts with what torch adds to them."""
+    came = SwitchesCame(read_switches(bundle), device_note(bundle.conditions))
+    return reduce(State(facts=read_facts(bundle)), came).facts
 
 
 def test_every_condition_has_a_switch_and_five_are_quick(bundle):
-    facts = read_facts(bundle)
+    facts = facts_of(bundle)
     assert {switch.key for switch in facts.switches} == set(Conditions.__struct_fields__)
     assert [s.label for s in facts.switches if s.quick] == [
         "Autocast", "cuDNN", "Deterministic", "TF32", "Device",
@@ -19,11 +29,11 @@ def test_every_condition_has_a_switch_and_five_are_quick(bundle):
 
 
 def test_a_clip_threshold_cannot_change_a_nan_loss(bundle):
-    assert "clipping happens after backward" in read_facts(bundle).switch("max_grad_norm").why_not
+    assert "clipping happens after backward" in facts_of(bundle).switch("max_grad_norm").why_not
 
 
 def test_a_switch_that_acts_beside_another_one_is_not_disabled(bundle):
-    facts = read_facts(bundle)
+    facts = facts_of(bundle)
     for key in ("compile_dynamic", "fill_uninitialized_memory", "autocast_cache"):
         assert facts.switch(key).why_not == ""
 
@@ -45,7 +55,7 @@ def test_stages_that_the_bundle_cannot_replay_say_what_is_missing(tmp_path):
 
 def test_a_cuda_bundle_without_a_gpu_says_under_which_rules_it_replays(tmp_path):
     conditions = Conditions(device="cuda:0", autocast="float16")
-    facts = read_facts(open_bundle(make_bundle(tmp_path, conditions=conditions)))
+    facts = facts_of(open_bundle(make_bundle(tmp_path, conditions=conditions)))
     if "cuda:0" in facts.switch("device").choices[1:]:
         pytest.skip("a GPU is here")
     assert "under CUDA's autocast rules" in facts.device_note

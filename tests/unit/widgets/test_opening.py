@@ -1,0 +1,82 @@
+"""Recorded facts come first: nothing that takes seconds is loaded before they are on screen."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.widgets.conftest import make_bundle
+from workbench.evidence import open_bundle
+from workbench.widgets import Workbench
+
+OPENING = """
+import asyncio, sys
+async def main():
+    import workbench
+    from workbench.widgets import loading
+    loading.Loading.start = lambda self, loop: None  # what would be loaded beside the event loop
+    panel = workbench.Workbench(sys.argv[1])
+    card = panel._repr_mimebundle_()["text/html"]
+    assert "The loss became NaN" in card, card
+    assert panel.state.facts.stages[2].status == "bad"
+    found = [name for name in ("torch", "plotly", "xarray", "pandas") if name in sys.modules]
+    assert not found, found
+asyncio.run(main())
+"""
+LATER = """
+import asyncio, sys
+async def main():
+    import workbench
+    panel = workbench.Workbench(sys.argv[1])
+    assert not panel.state.facts.switches and not panel.state.charts
+    while not panel.state.facts.switches:
+        await asyncio.sleep(0.05)
+    assert panel.state.charts and panel.last_error is None
+    assert panel.main._slot.children[0].children, "the tab is drawn when its charts are there"
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("script", [OPENING, LATER], ids=["facts first", "the rest later"])
+def test_facts_need_neither_torch_nor_charts(tmp_path, script):
+    path = make_bundle(tmp_path)
+    ran = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_without_an_event_loop_everything_is_there_at_once(bundle):
+    panel = Workbench(bundle)
+    assert panel.state.facts.switch("autocast") is not None
+    assert panel.state.charts
+    panel.close()
+
+
+def test_a_damaged_ledger_and_a_missing_file_are_said_and_the_rest_opens(tmp_path):
+    path = make_bundle(tmp_path)
+    with (path / "ledger.jsonl").open("r+b") as file:
+        file.write(b'{"run_id": "other"')
+    (path / "state" / "model.safetensors").unlink()
+    panel = Workbench(open_bundle(path))
+    said = " ".join(panel.state.facts.damaged)
+    assert "ledger.jsonl does not match its digest. Nothing from it is shown." in said
+    assert "state/model.safetensors is missing. Nothing from it is shown." in said
+    assert "ledger.jsonl" in panel.header._lines.value
+    assert "The loss became NaN" in panel.header._lines.value
+    panel.close()
+
+
+def test_opening_reads_no_tensor_file(tmp_path, monkeypatch):
+    bundle = open_bundle(make_bundle(tmp_path))
+    opened = []
+    first = bundle._store.open
+
+    def spied(rel, size):
+        opened.append(rel)
+        return first(rel, size)
+
+    monkeypatch.setattr(bundle._store, "open", spied)
+    panel = Workbench(bundle)
+    assert opened and not [rel for rel in opened if rel.endswith(".safetensors")]
+    panel.close()

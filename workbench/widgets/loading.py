@@ -1,0 +1,76 @@
+"""Loads what takes seconds beside the event loop, so that recorded facts are on screen before it.
+
+Charts come first, then torch, which says what can be changed here. Without an event loop, in
+scripts and tests, both are loaded at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from workbench.widgets.actions import ChartsLoaded, SavedLayersCame, SwitchesCame
+from workbench.widgets.saved import saved_layers, traced_on
+from workbench.widgets.store import Store
+
+CHARTS = ("plotly.graph_objects", "plotly.basewidget", "xarray")
+TORCH = ("torch",)
+
+
+class Loading:
+    """What the panel learns after its first facts.
+
+    Args:
+        store: The panel's state.
+        bundle: The opened bundle.
+    """
+
+    def __init__(self, store: Store, bundle: Any) -> None:
+        self._store, self._bundle = store, bundle
+        self._completed = self._closed = False
+
+    def start(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Load everything, beside ``loop`` where there is one."""
+        if loop is None or {*CHARTS, *TORCH} <= set(sys.modules):
+            self._charts()
+            self.complete()
+            return
+
+        def load() -> None:
+            steps: list[tuple[tuple[str, ...], Callable[[], None]]]
+            steps = [(CHARTS, self._charts), (TORCH, self.complete)]
+            for modules, then in steps:
+                for module in modules:
+                    import_module(module)
+                loop.call_soon_threadsafe(partial(self._store.guard.run, "main", then))
+
+        threading.Thread(target=load, name="workbench-loading", daemon=True).start()
+
+    def complete(self) -> None:
+        """The switches, and the ranges of an earlier diagnosis; once, when they are needed."""
+        if self._completed or self._closed:
+            return
+        self._completed = True
+        from workbench.widgets.switches import device_note, read_switches
+
+        note = device_note(self._bundle.conditions)
+        self._store.dispatch(SwitchesCame(read_switches(self._bundle), note))
+        if self._store.state.findings is None:
+            return
+        layers = saved_layers(self._bundle)
+        if layers is not None:
+            said = f"From the replay saved on {traced_on(self._bundle)}, not run here."
+            self._store.dispatch(SavedLayersCame(layers, said))
+
+    def close(self) -> None:
+        """The panel is gone: what is still being loaded changes nothing any more."""
+        self._closed = True
+
+    def _charts(self) -> None:
+        if not self._closed:
+            self._store.dispatch(ChartsLoaded())
