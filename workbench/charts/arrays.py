@@ -97,7 +97,8 @@ def layer_arrays(layers: TableLike, tensor: str = "activations") -> xr.Dataset:
 
     Returns:
         Dimension ``layer``. Texts ``label, module, name, type, dtype, shape, source, stage``,
-        counters (int64), statistics over finite elements (float64, NaN where there are none) and
+        counters (int64), statistics over finite elements (float64, NaN where there are none),
+        ``absmin``, the smallest magnitude that is not zero (NaN where it was not traced) and
         ``rms``, the root of their mean square.
 
     Raises:
@@ -118,15 +119,15 @@ def layer_arrays(layers: TableLike, tensor: str = "activations") -> xr.Dataset:
 
 def _dataset(columns: Mapping[str, Any], rows: npt.NDArray[np.intp]) -> xr.Dataset:
     data: dict[str, Any] = {}
-    for name in ("module", "name", "type", "dtype", "shape", "source", "stage"):
+    for name in ("module", "name", "type", "dtype", "shape", "source", "stage", "op"):
         data[name] = ("layer", _texts(columns.get(name), rows))
     for name in COUNTERS:
         data[name] = ("layer", _integers(columns.get(name), rows))
-    for name in STATISTICS:
+    for name in (*STATISTICS, "absmin"):
         data[name] = ("layer", _floats(columns.get(name), rows))
     # No finite element, no range: a stored placeholder must not reach a chart as a number.
     empty = data["finite"][1] == 0
-    for name in STATISTICS:
+    for name in (*STATISTICS, "absmin"):
         data[name][1][empty] = math.nan
     data["rms"] = ("layer", np.sqrt(data["mean_square"][1]))
     labels = [

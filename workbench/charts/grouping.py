@@ -81,6 +81,7 @@ def _merge(
     group["min"] = np.fmin.reduce(columns["min"][rows])
     group["max"] = np.fmax.reduce(columns["max"][rows])
     group["absmax"] = np.fmax.reduce(columns["absmax"][rows])
+    group["absmin"] = np.fmin.reduce(columns["absmin"][rows])
     weights = columns["finite"][rows]
     squares = np.where(weights > 0, columns["mean_square"][rows], 0.0) * weights
     total = int(weights.sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,11 @@ def with_loss(layers: TableLike, events: TableLike | None) -> TableLike:
     }
     for name in ("event", "micro_step", *COUNTERS, *STATISTICS):
         added[name] = [found[name][i] for i in chosen]
+    # what a trace takes of module borders only
+    added["op"] = added["type"]
+    added["absmin"] = [math.nan] * len(chosen)
+    added["upstream"] = added["exponents"] = [[] for _ in chosen]
+    added["first"] = [None] * len(chosen)
     return Columns({name: _joined(before[name], added[name]) for name in added if name in before})
 
 

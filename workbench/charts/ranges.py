@@ -26,7 +26,11 @@ _STRIP_ROWS = {"neg_inf": 0, "pos_inf": 1, "nan": 2}
 # More counts than this beside each other overlap; they stay in hover and table.
 _MAX_COUNT_TEXTS = 30
 _MAX_TICKS = 14
-_BAND_WORDS = "Band from root mean square (line) to largest magnitude of finite elements"
+_BAND_WORDS = {
+    True: "Band from smallest to largest magnitude of finite elements that are not zero; line: "
+    "root mean square",
+    False: "Band from root mean square (line) to largest magnitude of finite elements",
+}
 
 
 def figure(
@@ -185,6 +189,9 @@ def _hover_lines(data: dict[str, Any], row: int, tensor: str) -> list[str]:
             f"min {number(float(data['min'][row]))} · max {number(float(data['max'][row]))} · "
             f"rms {number(float(data['rms'][row]))}"
         )
+        absmin = float(data["absmin"][row])
+        if math.isfinite(absmin):
+            lines.append(f"smallest magnitude {number(absmin)}")
     zeros, subnormals = int(data["zeros"][row]), int(data["subnormals"][row])
     lines.append(f"zeros {number(zeros)} · subnormals {number(subnormals)}")
     if data["source"][row]:
@@ -323,7 +330,7 @@ def title(view: RangeView) -> str:
     with_marks = f"{number(bad)} with NaN or Inf" if bad else "none with NaN or Inf"
     return (
         f"Ranges of {view.tensor} in execution order: {number(total)} tensors{grouped}, "
-        f"{with_marks}. {_BAND_WORDS}."
+        f"{with_marks}. {_BAND_WORDS[view.from_smallest]}."
     )
 
 

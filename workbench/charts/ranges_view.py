@@ -44,6 +44,8 @@ class RangeView:
         floor: Lower end of the y axis.
         ceiling: Upper end of the y axis.
         limits: Limits of the dtypes that occur.
+        from_smallest: Whether the band starts at the smallest magnitude that is not zero; else,
+            in traces of older versions, at the root mean square.
     """
 
     layers: xr.Dataset
@@ -55,6 +57,7 @@ class RangeView:
     floor: float
     ceiling: float
     limits: tuple[Limit, ...]
+    from_smallest: bool = False
 
     @property
     def labels(self) -> list[str]:
@@ -89,21 +92,24 @@ def range_view(
     data = group_layers(data, max_layers)
     high = _positive(data["absmax"].values)
     rms = _positive(data["rms"].values)
-    floor, ceiling = _span(np.concatenate([high, rms]))
+    absmin = _positive(data["absmin"].values)
+    low = np.where(np.isfinite(absmin), absmin, rms)
+    floor, ceiling = _span(np.concatenate([high, rms, low]))
     limits = _limits(sorted({str(name) for name in data["dtype"].values}), floor, ceiling)
     inside = [limit.value for limit in limits if limit.place == "inside"]
     floor, ceiling = min([floor, *inside]), max([ceiling, *inside])
     return RangeView(
         layers=data,
         tensor=tensor,
-        # The smallest magnitude is not recorded: the band starts at the root mean square.
-        low=rms,
+        # Where the smallest magnitude was not traced, the band starts at the root mean square.
+        low=low,
         high=high,
         rms=rms,
         marks=_marks(data),
         floor=10 ** (math.log10(floor) - 0.4),
         ceiling=10 ** min(math.log10(ceiling) + 0.4, 308.0),
         limits=limits,
+        from_smallest=bool(np.isfinite(absmin).any()),
     )
 
 

@@ -142,6 +142,7 @@ class Server:
                 "reproduction": None if reproduction is None else reproduction.to_data(),
             },
             "layers": table_data(trace.layers),
+            "loss_events": table_data(loss_events(trace.events)),
         }
 
     def _compare(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,6 +172,22 @@ class Server:
         module, _, name = entry.partition(":")
         function = getattr(importlib.import_module(module), name)
         return {"result": function(self._live(), rest, self._emit)}
+
+
+def loss_events(events: Any) -> Any:
+    """The events of the loss: a loss function is no module, so layers do not have it."""
+    columns = events.columns
+    kept = [
+        i
+        for i, (stage, within) in enumerate(zip(columns["stage"], columns["in_loss"], strict=True))
+        if stage == "loss" or within
+    ]
+    chosen = {name: [column[i] for i in kept] for name, column in columns.items()}
+    return type(events)({name: _plain(values) for name, values in chosen.items()}, events.attrs)
+
+
+def _plain(values: list[Any]) -> list[Any]:
+    return [value.item() if hasattr(value, "item") else value for value in values]
 
 
 def table_data(table: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from workbench.widgets import actions as a
 from workbench.widgets.state import ORIGINAL, STAGE_NAMES, Problem, Run
 from workbench.widgets.store import Store
-from workbench.widgets.translate import stage_view, stage_views, table_of
+from workbench.widgets.translate import layers_of, stage_view, stage_views
 from workbench.widgets.words import changed_words, finding_of, run_result
 
 START_SECONDS = 4.0
@@ -53,6 +53,7 @@ class Job:
         changed: Conditions that differ from the recorded ones.
         restart: Whether the run's stages start over.
         after: The diagnostic run that this repetition of Original follows.
+        result: Name its answer is kept under, where it is no run and no diagnosis.
     """
 
     verb: str
@@ -62,11 +63,12 @@ class Job:
     changed: tuple[tuple[str, str], ...] = ()
     restart: bool = False
     after: str = ""
+    result: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
         """Jobs of one key take about the same time."""
-        return (self.command, str(self.arguments.get("until")))
+        return (self.command, self.result or str(self.arguments.get("until")))
 
 
 class Jobs:
@@ -136,9 +138,9 @@ class Jobs:
         """Run once more with probes on, for the statistics of every layer."""
         self.add(Job("Trace", name, "trace", {"conditions": dict(changed)}, changed))
 
-    def diagnose(self) -> None:
-        """Find where the value was born."""
-        self.add(Job("Diagnose", "", "diagnose"))
+    def diagnose(self, anomaly: bool = False) -> None:
+        """Find where the value was born; with ``anomaly`` ask autograd's anomaly mode too."""
+        self.add(Job("Diagnose", "", "diagnose", {"anomaly": True} if anomaly else {}))
 
     def back(self, run: Run) -> None:
         """Run again from the start, up to the stage before the last one that ran."""
@@ -247,7 +249,10 @@ class Jobs:
             self._store.dispatch(a.Estimated(spent))
         self._job = None
         result = event.get("result") or {}
-        if job.command == "verdict":
+        if job.result:
+            self._store.dispatch(a.ResultCame(job.result, result, "Made here, just now."))
+            self._end(job)
+        elif job.command == "verdict":
             self._verdict(job, result)
             self._end(job)
         elif job.command == "diagnose":
@@ -276,7 +281,7 @@ class Jobs:
         if reproduction and job.run == ORIGINAL:
             self._verdict(job, reproduction)
         if event.get("layers") is not None:
-            self._store.dispatch(a.LayersCame(job.run, table_of(event["layers"])))
+            self._store.dispatch(a.LayersCame(job.run, layers_of(event)))
 
     def _verdict(self, job: Job, result: dict[str, Any]) -> None:
         self._store.dispatch(
