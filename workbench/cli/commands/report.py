@@ -8,6 +8,7 @@ import click
 
 import workbench
 from workbench.cli.command import Command
+from workbench.cli.extracting import extract
 from workbench.cli.options import announce_source, code_options, json_option, newest_bundle
 from workbench.cli.output import emit, note, say
 
@@ -32,13 +33,23 @@ from workbench.cli.output import emit, note, say
     show_default=True,
     help="Where the file goes.",
 )
+@click.option(
+    "--extract",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="REPORT",
+    help="Write the findings that a report carries instead; -o names the file, else stdout.",
+)
 @code_options
 @json_option
+@click.pass_context
 def command(
+    ctx: click.Context,
     bundle: Path | None,
     template: str,
     parameters: tuple[tuple[str, str], ...],
     output: Path,
+    page: Path | None,
     step: str | None,
     trust: str | None,
     as_json: bool,
@@ -47,6 +58,10 @@ def command(
 
     Without BUNDLE it takes the newest below the current directory.
     """
+    if page is not None:
+        named = ctx.get_parameter_source("output") is not click.core.ParameterSource.DEFAULT
+        extract(page, output if named else None)
+        return
     from workbench.evidence import open_bundle
 
     chosen = newest_bundle(bundle)
