@@ -10,20 +10,29 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from workbench.errors import CannotRunError
+from workbench.reports.markdown import headings
+from workbench.reports.telling import LISTENING, told
 
 KERNEL = "workbench-report"
 Progress = Callable[[str], None]
 _START_TIMEOUT_S = 120
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_PARAMETERS = {"parameters", "injected-parameters"}
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end by SIGTERM; what ran is still written."""
 
 
 @dataclass
@@ -44,20 +53,36 @@ class Execution:
     error: str = ""
     interrupt: BaseException | None = None
 
+    @property
+    def sentence(self) -> str:
+        """What did not work, for people; empty when all ran."""
+        if not self.failed:
+            return ""
+        word = "failed" if self.interrupt is None else "was not finished"
+        return f'cell "{self.failed}" {word} ({short(self.reason)}). Sections after it did not run.'
+
+
+def short(text: str, width: int = 300) -> str:
+    """A text on one line, cut where it is too long for one."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else f"{line[:width]} …"
+
 
 def run_notebook(
-    path: Path,
+    node: Any,
     parameters: Mapping[str, Any],
     progress: Progress | None = None,
     timeout_s: float | None = None,
+    modules: Sequence[Path] = (),
 ) -> Execution:
     """Run a template from top to bottom, stopping at the first cell that fails.
 
     Args:
-        path: The template.
+        node: The notebook.
         parameters: Checked parameters.
-        progress: Called with the name of each cell before it runs.
+        progress: Called with a sentence as each part begins, and by the parts themselves.
         timeout_s: Most seconds one cell may take; None for no limit.
+        modules: Folders a template of the user's own may import from.
 
     Returns:
         The notebook with what ran, and the state of each cell in its metadata: ``completed``,
@@ -69,12 +94,16 @@ def run_notebook(
     from papermill.execute import execute_notebook
     from papermill.iorw import load_notebook_node
 
-    node = load_notebook_node(str(path))
+    node = load_notebook_node(node)
     watch = _Watch(progress)
     result: Any = None
     problem: BaseException | None = None
-    with _kernel(), tempfile.TemporaryDirectory(prefix="workbench-report-") as folder:
+    with ExitStack() as stack:
+        stack.enter_context(_kernel(modules))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="workbench-report-"))
+        watch.tell("Starting the report's own Python")
         try:
+            stack.enter_context(_ended_by_signal())
             result = execute_notebook(
                 node,
                 str(Path(folder) / "run.ipynb"),
@@ -92,6 +121,8 @@ def run_notebook(
             problem = stop
         except Exception as error:  # noqa: BLE001 - whatever ends a run, what ran is still shown
             problem = error
+    if watch.notebook is None and isinstance(problem, KeyboardInterrupt):
+        watch.notebook = node
     if watch.notebook is None:
         raise CannotRunError(
             f"The report could not start a kernel with this Python, {sys.executable!r}: {problem}. "
@@ -109,11 +140,36 @@ class _Watch:
         self.notebook: Any = None
         self.started = -1
         self.exit_code: int | None = None
+        self._said = ""
 
     def start(self, cell: Any, index: int | None) -> None:
         self.started = -1 if index is None else index
-        if self.progress is not None and cell.get("cell_type") == "code":
-            self.progress(cell_name(cell, self.started))
+        tags = cell.get("metadata", {}).get("tags", [])
+        if cell.get("cell_type") == "code" and not _PARAMETERS & set(tags):
+            self.tell(doing(self.notebook.cells, self.started))
+
+    def tell(self, sentence: str) -> None:
+        if self.progress is not None and sentence and sentence != self._said:
+            self._said = sentence
+            self.progress(sentence)
+
+
+@contextmanager
+def _ended_by_signal() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that what ran is written before the process ends."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: Any) -> None:
+        del number, frame
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _register(watch: _Watch) -> str:
@@ -129,6 +185,12 @@ def _register(watch: _Watch) -> str:
                 process = getattr(getattr(self.km, "provisioner", None), "process", None)
                 if process is not None:
                     watch.exit_code = process.poll()
+
+        def process_message(self, msg: dict[str, Any], *rest: Any, **named: Any) -> Any:
+            sentence = told(msg)
+            if sentence is not None:
+                return watch.tell(sentence)
+            return super().process_message(msg, *rest, **named)
 
     class Engine(NBClientEngine):
         @classmethod
@@ -158,7 +220,7 @@ def _register(watch: _Watch) -> str:
 
 
 @contextmanager
-def _kernel() -> Iterator[None]:
+def _kernel(modules: Sequence[Path] = ()) -> Iterator[None]:
     """A kernel specification for this Python, in folders that vanish with the run."""
     with tempfile.TemporaryDirectory(prefix="workbench-kernel-") as name:
         folder = Path(name)
@@ -181,11 +243,15 @@ def _kernel() -> Iterator[None]:
         (spec / "kernel.json").write_text(json.dumps(settings), encoding="utf-8")
         paths = [str(folder), os.environ.get("JUPYTER_PATH", "")]
         changed = {
+            LISTENING: "1",
             "JUPYTER_PATH": os.pathsep.join(path for path in paths if path),
             "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
             "IPYTHONDIR": str(folder / "ipython"),
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         }
+        if modules:
+            added = [*map(str, modules), os.environ.get("PYTHONPATH", "")]
+            changed["PYTHONPATH"] = os.pathsep.join(path for path in added if path)
         before = {key: os.environ.get(key) for key in changed}
         os.environ.update(changed)
         try:
@@ -201,6 +267,18 @@ def _kernel() -> Iterator[None]:
 def cell_name(cell: Mapping[str, Any], index: int) -> str:
     """The name a template gives a cell, else its number."""
     return str(cell.get("metadata", {}).get("name") or f"cell {index + 1}")
+
+
+def doing(cells: Sequence[Any], index: int) -> str:
+    """What a cell does, in words: as its template says, else by the heading it stands under."""
+    metadata = cells[index].get("metadata", {})
+    if metadata.get("doing"):
+        return str(metadata["doing"])
+    for cell in reversed(cells[:index]):
+        if cell["cell_type"] == "markdown" and (found := headings("".join(cell["source"]))):
+            level, text = found[-1]
+            return f"Writing: {text}" if level > 1 else cell_name(cells[index], index)
+    return cell_name(cells[index], index)
 
 
 def _execution(notebook: Any, watch: _Watch, problem: BaseException | None) -> Execution:
@@ -222,7 +300,9 @@ def _execution(notebook: Any, watch: _Watch, problem: BaseException | None) -> E
     else:
         execution.failed, execution.reason = "start", str(problem)
     if isinstance(problem, KeyboardInterrupt):
-        execution.interrupt, execution.reason = problem, "stopped by you"
+        by_signal = isinstance(problem, Terminated)
+        execution.reason = "ended from outside, by SIGTERM" if by_signal else "stopped by you"
+        execution.interrupt, execution.error = problem, ""
     if "papermill" in notebook.metadata:
         notebook.metadata["papermill"]["exception"] = True
     return execution

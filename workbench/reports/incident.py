@@ -136,6 +136,8 @@ def load_incident(
             for name in ("run_id", "step", "rank", "world", "created", "sealed", "notes", "dropped")
         },
     )
+    incident.manifest["step_reference"] = manifest.step_reference.reference
+    incident.manifest["step_kind"] = manifest.step_reference.kind
     incident.summary = summary_lines(summary_facts(opened))
     incident.ledger = _optional(opened.ledger, [])
     incident.environment = _optional(opened.environment, {})

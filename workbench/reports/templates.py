@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import math
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from typing import Any
 
 from workbench.errors import CannotRunError, UsageError
 from workbench.numerics import jsonio
+from workbench.reports.percent import build
 
 _TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
 
@@ -54,15 +56,30 @@ class Template:
 
     Attributes:
         name: Its name, without suffix.
-        path: The notebook.
+        path: The file: a notebook, or the percent script one is built from.
+        text: The notebook as JSON text.
         digest: ``sha256:…`` of the notebook.
         parameters: Its parameters by name.
+        modules: Folders its cells may import from: its own, when it is not of the package.
     """
 
     name: str
     path: Path
+    text: str
     digest: str
     parameters: dict[str, Parameter]
+    modules: tuple[Path, ...] = ()
+
+    @property
+    def bundles(self) -> int:
+        """How many bundles one report is about: two where it has a parameter ``other``."""
+        return 2 if "other" in self.parameters else 1
+
+    def notebook(self) -> Any:
+        """The notebook as papermill takes it."""
+        import nbformat
+
+        return nbformat.reads(self.text, as_version=4)
 
 
 def names() -> list[str]:
@@ -71,48 +88,101 @@ def names() -> list[str]:
 
 
 def find_template(template: str | Path) -> Template:
-    """Find a template by name, or take a notebook of the user's own.
+    """Find a template by name, or take one of the user's own.
+
+    Args:
+        template: A name; or a path to a notebook, to a percent script, to a folder with one
+            template in it, or to ``folder/name`` without a suffix.
 
     Raises:
         UsageError: No such template, or it declares no parameters.
     """
-    path = Path(template)
-    if path.suffix != ".ipynb":
-        path = template_root() / f"{template}.ipynb"
-        if str(template) not in names():
-            raise UsageError(
-                f"There is no report template {str(template)!r}; there are: {', '.join(names())}. "
-                "Give one of these names, or the path of a notebook that ends in .ipynb."
-            )
-    if not path.is_file():
+    if str(template) in names():
+        return _template(template_root() / f"{template}.ipynb")
+    path = _own(Path(template).expanduser(), str(template))
+    return _template(path, (path.resolve().parent,))
+
+
+_SUFFIXES = (".py", ".ipynb")
+
+
+def _own(path: Path, given: str) -> Path:
+    """The file of a template of the user's own; the script where both are there."""
+    if path.is_dir():
+        found = {p.stem: p for s in reversed(_SUFFIXES) for p in sorted(path.glob(f"*{s}"))}
+        kept = {name: p for name, p in found.items() if p.suffix == ".ipynb" or _is_script(p)}
+        if len(kept) == 1:
+            return next(iter(kept.values()))
+        listed = ", ".join(sorted(kept)) or "none"
         raise UsageError(
-            f"The template notebook {str(template)!r} does not exist, so nothing was run. "
-            "Check the path."
+            f"The folder {given!r} has {len(kept)} templates ({listed}), and a report is made "
+            "from one, so nothing was run. Give the one that is meant, for example "
+            f"--template {(path / min(kept, default='name.py')).as_posix()}"
         )
-    data = path.read_bytes()
-    jsonio.loads(data)
-    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    return Template(path.stem, path, digest, _parameters(path))
+    if path.is_file() and path.suffix in _SUFFIXES:
+        return path
+    for suffix in _SUFFIXES:
+        beside = path.with_name(f"{path.name}{suffix}")
+        if beside.is_file():
+            return beside
+    raise UsageError(
+        f"There is no report template {given!r}; there are: {', '.join(names())}. Give one of "
+        "these names, or the path of a folder, notebook (.ipynb) or percent script (.py) of your "
+        "own."
+    )
 
 
-def _parameters(path: Path) -> dict[str, Parameter]:
+def _is_script(path: Path) -> bool:
+    """Whether a Python file is a template; a module beside one is not."""
+    return any(line.startswith("# %%") for line in path.read_text("utf-8").splitlines())
+
+
+def _template(path: Path, modules: tuple[Path, ...] = ()) -> Template:
+    if path.suffix == ".py":
+        text = build(path)
+    else:
+        text = path.read_text(encoding="utf-8")
+        jsonio.loads(text)
+    digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return Template(path.stem, path, text, digest, _parameters(path, text), modules)
+
+
+def _parameters(path: Path, text: str) -> dict[str, Parameter]:
+    import nbformat
     from papermill import inspect_notebook
     from papermill.iorw import load_notebook_node
     from papermill.utils import find_first_tagged_cell_index
 
-    # papermill reads braces in a path as a format string
-    node = load_notebook_node(str(path)) if "{" not in str(path) else None
-    if node is None or find_first_tagged_cell_index(node, "parameters") < 0:
+    node = load_notebook_node(nbformat.reads(text, as_version=4))
+    index = find_first_tagged_cell_index(node, "parameters")
+    if index < 0:
         raise UsageError(
-            f"The template notebook {str(path)!r} has no cell tagged 'parameters' (or braces in "
-            "its path), so a run would silently ignore the bundle it is given. Tag the cell that "
-            "holds the defaults."
+            f"The template {str(path)!r} has no cell tagged 'parameters', so a run would silently "
+            "ignore the bundle it is given. Tag the cell that holds the defaults."
         )
-    found = inspect_notebook(str(path))
-    return {
+    found = {
         name: Parameter(name, str(item["inferred_type_name"]), str(item["help"] or ""))
-        for name, item in found.items()
+        for name, item in inspect_notebook(node).items()
     }
+    unread = sorted(_assigned("".join(node.cells[index].source)) - found.keys())
+    if unread:
+        raise UsageError(
+            f"The template {str(path)!r} sets {unread[0]!r} in a way that papermill does not read, "
+            "so it would refuse a value for it. Write one parameter a line, name: type = value, "
+            "and no equals sign in the comment behind it."
+        )
+    return found
+
+
+def _assigned(source: str) -> set[str]:
+    """Names that a cell sets; empty where it is not Python."""
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:
+        return set()
+    targets = [t for n in body if isinstance(n, ast.Assign) for t in n.targets]
+    targets += [node.target for node in body if isinstance(node, ast.AnnAssign)]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 def check_parameters(template: Template, given: Mapping[str, Any]) -> dict[str, Any]:
