@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.widgets.state import Problem, StageView, Switch, Tab
+from workbench.evidence.notes import Note
+from workbench.widgets.state import Problem, Report, StageView, Switch, Tab
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,21 @@ class ResultCame(Action):
     name: str
     data: Any
     source: str
+
+
+@dataclass(frozen=True)
+class NotesChanged(Action):
+    """Something was pinned or taken away; ``said`` when the notes are not on disk."""
+
+    notes: tuple[Note, ...]
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class ReportChanged(Action):
+    """A report is being made, or was."""
+
+    report: Report
 
 
 @dataclass(frozen=True)

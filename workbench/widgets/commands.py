@@ -28,6 +28,8 @@ TOGGLES = frozenset(
         "upstream",
         "histogram",
         "graph",
+        "notes",
+        "report",
     }
 )
 LOOKS = frozenset({"layer", "record"})
@@ -72,6 +74,11 @@ class Commands:
             "source": lambda: self._open_text("source_open", "diff_open"),
             "diff": lambda: self._open_text("diff_open", "source_open"),
             "toggle_original": self._toggle_original,
+            "pin": panel.pin_drawn,
+            "pin_view": self._pin_view,
+            "make_report": lambda: panel.make_report(panel.report_drawer.path),
+            "stop_report": panel.stop_report,
+            "copy_report": lambda: panel.shell.copy(panel.state.report.path),
             "search": lambda: self._dispatch(a.TabChosen("ranges")),
             "layer_above": lambda: self._move_layer(-1, suspicious=False),
             "layer_below": lambda: self._move_layer(1, suspicious=False),
@@ -97,6 +104,10 @@ class Commands:
             self._panel.preset(argument)
         elif verb == "counterfactual" and argument.isdigit():
             self._panel.counterfactual(int(argument))
+        elif verb == "note_show" and argument.isdigit():
+            self._panel.show_note(int(argument))
+        elif verb == "note_remove" and argument.isdigit():
+            self._panel.remove_note(int(argument))
         elif verb in LOOKS and argument.isdigit():
             self._dispatch(a.Looked(((verb, int(argument)),)))
 
@@ -110,6 +121,12 @@ class Commands:
         if wanted == "source_open" and opened:
             changes.append(("source_read", True))
         self._dispatch(a.TrustEdited(tuple(changes)))
+
+    def _pin_view(self) -> None:
+        """Open the drawer where a sentence about this view is written."""
+        if "notes" not in self._panel.state.look.open:
+            self._dispatch(a.Toggled("notes"))
+        self._panel.shell.focus("note")
 
     def _show_files(self) -> None:
         self._dispatch(a.Looked((("section", "files"),)))

@@ -20,6 +20,7 @@ KEYS = (
     ("/", "search layers"),
     ("↑ ↓", "layer above, below"),
     ("j k", "next, previous suspicious layer"),
+    ("m", "pin this view with a note"),
     ("?", "this list"),
     ("Esc", "give the keys back to the notebook"),
 )

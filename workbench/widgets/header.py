@@ -29,7 +29,12 @@ class Header:
         self._help = parts.button(
             "?", wrap(self.name, lambda: act("keys")), title="Keys of this panel"
         )
-        buttons = parts.row([self._copy, self._code, self._help], "wb-buttons")
+        self._report = parts.button(
+            "Report…",
+            wrap(self.name, lambda: act("report")),
+            title="Write one HTML file to share",
+        )
+        buttons = parts.row([self._copy, self._report, self._code, self._help], "wb-buttons")
         top = parts.row([self._title, buttons], "wb-top")
         self.widget = parts.column([top, self._lines], "wb-header")
 
@@ -37,7 +42,7 @@ class Header:
         """The facts, the findings and the verdict of Original."""
         original = state.run("Original")
         verdict = (original.verdict, original.probes, original.sentence) if original else None
-        opened = state.look.open & {"code", "keys"}
+        opened = state.look.open & {"code", "keys", "report"}
         return (state.facts, id(state.findings), verdict, opened, state.problem(self.name))
 
     def draw(self, state: State) -> None:
@@ -49,6 +54,7 @@ class Header:
             + parts.problem(state.problem(self.name))
         )
         parts.set_class(self._code, "wb-on", "code" in state.look.open)
+        parts.set_class(self._report, "wb-on", "report" in state.look.open)
         parts.set_class(self._help, "wb-on", "keys" in state.look.open)
 
 

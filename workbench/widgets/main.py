@@ -13,6 +13,7 @@ import ipywidgets as w
 from workbench.widgets import parts
 from workbench.widgets.actions import TabChosen
 from workbench.widgets.markup import esc, note
+from workbench.widgets.notes import Notes
 from workbench.widgets.state import TABS, State
 from workbench.widgets.store import Region, Store
 
@@ -33,11 +34,12 @@ class Main:
     Args:
         store: The panel's state.
         makers: Makes each tab's region, once, when it is first shown.
+        notes: The drawer that stands under the tabs, and the button that opens it.
     """
 
     name = "main"
 
-    def __init__(self, store: Store, makers: dict[str, Callable[[], Region]]) -> None:
+    def __init__(self, store: Store, makers: dict[str, Callable[[], Region]], notes: Notes) -> None:
         self._store, self._makers = store, makers
         self._made: dict[str, Region] = {}
         self._tabs = w.ToggleButtons(options=[(LABELS[tab], tab) for tab in TABS])
@@ -47,7 +49,9 @@ class Main:
         self._problem = parts.html()
         self._loading = parts.html(note(esc(LOADING), "empty"))
         self._slot = parts.column([], "wb-slot")
-        self.widget = parts.column([self._tabs, self._problem, self._slot], "wb-main")
+        row = parts.row([self._tabs, notes.button], "wb-tab-row")
+        inside = [row, notes.widget, self._problem, self._slot]
+        self.widget = parts.column(inside, "wb-main")
 
     def _chosen(self) -> None:
         self._store.dispatch(TabChosen(self._tabs.value))

@@ -22,10 +22,13 @@ from workbench.widgets.header import Header, static_card
 from workbench.widgets.jobs import START_SECONDS, Jobs, Worker
 from workbench.widgets.loading import Loading
 from workbench.widgets.main import Main
+from workbench.widgets.notes import Notes
 from workbench.widgets.rail import Rail
 from workbench.widgets.reducer import changed_conditions, next_run_name
+from workbench.widgets.report_drawer import ReportDrawer
 from workbench.widgets.runs import Runs
 from workbench.widgets.saved import read_saved, saved_layers
+from workbench.widgets.sharing import Sharing, with_notes
 from workbench.widgets.shell import Shell
 from workbench.widgets.state import State
 from workbench.widgets.store import Store
@@ -37,7 +40,7 @@ TICK = 0.1
 """Seconds between two looks at the replay process."""
 
 
-class Workbench(Tasks):
+class Workbench(Tasks, Sharing):
     """The panel over one bundle.
 
     Opening it reads recorded facts and runs nothing that the bundle names.
@@ -66,6 +69,7 @@ class Workbench(Tasks):
         self.shell = Shell()
         self._commands = Commands(self)
         self._loading = Loading(self._store, self.bundle)
+        self._complete = self._loading.complete
         self._build()
         self._loading.start(self._loop)
 
@@ -95,21 +99,26 @@ class Workbench(Tasks):
         self.header, self.rail = Header(store, act), Rail(store, act)
         self.conditions, self.runs = Conditions(store, act), Runs(store, act)
         self.trust, self.drawers = TrustCard(store, act, reader), Drawers(store, act)
-        self.main = Main(store, makers(store, act, self.bundle, lambda: self.other))
+        self.notes_drawer, self.report_drawer = Notes(store, act), ReportDrawer(store, act)
+        tabs = makers(store, act, self.bundle, lambda: self.other)
+        self.main = Main(store, tabs, self.notes_drawer)
         regions: list[Any] = [
             self.header,
+            self.report_drawer,
             self.drawers,
             self.rail,
             self.trust,
             self.conditions,
             self.runs,
             self.main,
+            self.notes_drawer,
         ]
         for region in regions:
             store.subscribe(region)
         store.watch(self._swap_trust)
         self._swap_trust(self.state)
-        order: list[Any] = [region for region in regions if region is not self.trust]
+        placed = (self.trust, self.notes_drawer)  # inside another region
+        order: list[Any] = [region for region in regions if region not in placed]
         self.widget = parts.column([self.shell, *(one.widget for one in order)], "wb-root")
         guard = store.guard
         self.shell.listen(lambda action: guard.run("header", lambda: act(action)))
@@ -224,6 +233,8 @@ class Workbench(Tasks):
     def close(self) -> None:
         """End the replay process and take the widgets out of the page."""
         self._loading.close()
+        if self._report is not None:
+            self._report.stop()
         self._jobs.close()
         if self._task is not None:
             self._task.cancel()
@@ -239,8 +250,11 @@ class Workbench(Tasks):
 
         deadline = time.monotonic() + timeout
         try:
-            while self._jobs.busy:
+            while self._jobs.busy or self._report is not None:
                 self._jobs.pump(TICK)
+                self._pump_report()
+                if self._report is not None and not self._jobs.busy:
+                    time.sleep(TICK)
                 if time.monotonic() > deadline:
                     raise UsageError(
                         f"The replay still runs after {timeout:g} seconds, and nothing was "
@@ -333,7 +347,8 @@ class Workbench(Tasks):
             self._task = loop.create_task(self._look())
 
     async def _look(self) -> None:
-        while self._jobs.busy:
+        while self._jobs.busy or self._report is not None:
+            self._store.guard.run("report", self._pump_report)
             self._store.guard.run("rail", self._jobs.pump)
             if self.state.activity is not None:
                 self.rail.tick(self.state.activity)
@@ -354,4 +369,4 @@ def _first_state(bundle: Any, step: Any) -> State:
     state = State(facts=facts, takes=START_SECONDS + (facts.seconds or 0.0))
     if step is not None:
         state = replace(state, trust=replace(state.trust, given="own"))
-    return read_saved(bundle, state)
+    return with_notes(bundle, read_saved(bundle, state))

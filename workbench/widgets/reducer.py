@@ -237,6 +237,14 @@ def _result(state: State, action: a.ResultCame) -> State:
     return replace(state, results=(*others, made))
 
 
+def _notes(state: State, action: a.NotesChanged) -> State:
+    return replace(state, notes=action.notes, notes_said=action.said)
+
+
+def _report(state: State, action: a.ReportChanged) -> State:
+    return replace(state, report=action.report)
+
+
 def _estimated(state: State, action: a.Estimated) -> State:
     return replace(state, takes=action.seconds)
 
@@ -334,6 +342,8 @@ _HANDLERS: dict[type[a.Action], Callable[[State, Any], State]] = {
     a.FindingsCame: _findings,
     a.SavedLayersCame: _saved_layers,
     a.ResultCame: _result,
+    a.NotesChanged: _notes,
+    a.ReportChanged: _report,
     a.Estimated: _estimated,
     a.Stopped: _stopped,
     a.WorkerDied: _died,

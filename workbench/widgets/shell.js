@@ -2,7 +2,7 @@
 // It sends one action name; the kernel checks it against its list.
 const KEYS = {
   n: "step", p: "back", f: "run_to_first_bad", r: "reset", ".": "stop", o: "toggle_original",
-  c: "all_switches", "/": "search", j: "next_suspicious", k: "previous_suspicious",
+  c: "all_switches", m: "pin_view", "/": "search", j: "next_suspicious", k: "previous_suspicious",
   ArrowUp: "layer_above", ArrowDown: "layer_below", "?": "keys",
   1: "tab:origin", 2: "tab:ranges", 3: "tab:timeline", 4: "tab:compare", 5: "tab:evidence",
 };
@@ -24,6 +24,23 @@ function copy(text) {
   else fallback();
 }
 
+const FIELDS = { note: ".wb-note-sentence textarea" };
+
+// A field that has just been opened is in the page a few frames later.
+function focus(root, name, tries = 60) {
+  const field = root?.querySelector(FIELDS[name] ?? "");
+  if (field?.offsetParent) field.focus();
+  else if (tries > 0) requestAnimationFrame(() => focus(root, name, tries - 1));
+}
+
+// A file beside the notebook, as the server that shows the notebook gives it out.
+function openFile(name) {
+  const base = JSON.parse(document.getElementById("jupyter-config-data")?.textContent ?? "{}").baseUrl ?? "/";
+  const path = decodeURIComponent(location.pathname.split("/tree/")[1] ?? "");
+  const file = [...path.split("/").slice(0, -1), name].map(encodeURIComponent).join("/");
+  window.open(`${base}files/${file}`, "_blank", "noopener");
+}
+
 function attach(root, model, send) {
   const off = new AbortController();
   const on = (name, call) => root.addEventListener(name, call, { signal: off.signal });
@@ -33,7 +50,8 @@ function attach(root, model, send) {
     if (event.key === "Escape") return root.closest(".jp-Notebook")?.focus();
     event.stopPropagation(); // else JupyterLab would insert or delete cells
     const press = event.key === "Enter" || event.key === " ";
-    const link = press && event.target.closest?.("[data-wb]");
+    const link = press && event.target.closest?.("[data-wb], [data-wb-file]");
+    if (link?.dataset.wbFile) return event.preventDefault(), openFile(link.dataset.wbFile);
     if (link) return event.preventDefault(), send(link.dataset.wb);
     if (press || isText(event.target) || !(event.key in KEYS)) return;
     event.preventDefault();
@@ -41,7 +59,8 @@ function attach(root, model, send) {
     send(KEYS[event.key]);
   });
   on("click", (event) => {
-    const link = event.target.closest?.("[data-wb]");
+    const link = event.target.closest?.("[data-wb], [data-wb-file]");
+    if (link?.dataset.wbFile && root.contains(link)) return event.preventDefault(), openFile(link.dataset.wbFile);
     if (link && root.contains(link)) event.preventDefault(), send(link.dataset.wb);
   });
   const theme = () => {
@@ -67,7 +86,10 @@ function attach(root, model, send) {
 
 function render({ model, el }) {
   const send = (action) => model.send({ action });
-  const copied = (message) => typeof message.copy === "string" && copy(message.copy);
+  const copied = (message) => {
+    if (typeof message.copy === "string") copy(message.copy);
+    if (message.focus in FIELDS) focus(el.closest(".wb-root"), message.focus);
+  };
   model.on("msg:custom", copied);
   let detach = () => {}, frame = 0;
   const wait = () => {

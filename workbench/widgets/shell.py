@@ -37,6 +37,10 @@ class Shell(anywidget.AnyWidget):
 
         self.on_msg(received)
 
+    def focus(self, where: str) -> None:
+        """Put the reader's focus into a field that `shell.js` knows by this name."""
+        self.send({"focus": where})
+
     def copy(self, text: str) -> None:
         """Put a text on the reader's clipboard."""
         self.send({"copy": text})

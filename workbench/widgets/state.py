@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from workbench.evidence.notes import Note
+
 STAGE_NAMES: tuple[str, ...] = (
     "input",
     "forward",
@@ -238,6 +240,25 @@ class Result:
 
 
 @dataclass(frozen=True)
+class Report:
+    """The report that is being made, or was: one HTML file.
+
+    Attributes:
+        status: Empty before one was asked for; else ``running``, ``done``, ``failed``, ``stopped``.
+        path: The file.
+        text: What went wrong, in words.
+        started: When, on the monotonic clock.
+        expected: Seconds that it takes here.
+    """
+
+    status: str = ""
+    path: str = ""
+    text: str = ""
+    started: float = 0.0
+    expected: float | None = None
+
+
+@dataclass(frozen=True)
 class State:
     """Everything the panel shows."""
 
@@ -256,6 +277,9 @@ class State:
     results: tuple[Result, ...] = ()
     takes: float | None = None
     charts: bool = False
+    notes: tuple[Note, ...] = ()
+    notes_said: str = ""
+    report: Report = field(default_factory=Report)
 
     def result(self, name: str) -> Result | None:
         """What came of a comparison, sweep, ladder or the like, or None."""
