@@ -109,12 +109,17 @@ def layer_arrays(layers: TableLike, tensor: str = "activations") -> xr.Dataset:
             f"There is no kind of tensor {tensor!r} in a ranges chart; it knows "
             f"{', '.join(TENSORS)}. Choose one of these."
         )
+    return _dataset(layers.columns, rows_of(layers, tensor))
+
+
+def rows_of(layers: TableLike, tensor: str) -> npt.NDArray[np.intp]:
+    """The rows of a layers table that hold one kind of tensor, in execution order."""
     columns = layers.columns
     kinds = np.asarray([str(value) for value in columns.get("tensor", ())], dtype=object)
     chosen = np.flatnonzero(np.isin(kinds, _TENSORS[tensor]))
     order = np.asarray(columns.get("order", np.arange(len(kinds))))
-    chosen = chosen[np.argsort(order[chosen], kind="stable")]
-    return _dataset(columns, chosen)
+    sorted_rows: npt.NDArray[np.intp] = chosen[np.argsort(order[chosen], kind="stable")]
+    return sorted_rows
 
 
 def _dataset(columns: Mapping[str, Any], rows: npt.NDArray[np.intp]) -> xr.Dataset:

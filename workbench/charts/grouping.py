@@ -24,13 +24,9 @@ def group_layers(layers: xr.Dataset, limit: int = MAX_LAYERS) -> xr.Dataset:
     the most non-finite elements (else the largest magnitude), which also gives dtype, shape and
     source.
     """
-    count = layers.sizes["layer"]
-    if count <= limit:
+    if layers.sizes["layer"] <= limit:
         return layers
-    keys = _keys([str(m) or str(t) for m, t in zip(*_columns(layers), strict=True)], limit)
-    members: dict[str, list[int]] = {}
-    for row, key in enumerate(keys):
-        members.setdefault(key, []).append(row)
+    members = membership(layers, limit)
     columns = {str(name): layers[name].values for name in layers.data_vars}
     merged = [_merge(key, np.asarray(rows), columns) for key, rows in members.items()]
     data = {
@@ -38,6 +34,17 @@ def group_layers(layers: xr.Dataset, limit: int = MAX_LAYERS) -> xr.Dataset:
         for name, values in columns.items()
     }
     return xr.Dataset(data, coords={"layer": np.arange(len(merged))})
+
+
+def membership(layers: xr.Dataset, limit: int = MAX_LAYERS) -> dict[str, list[int]]:
+    """The rows of each group, by the group's name; every row alone where there are few enough."""
+    if layers.sizes["layer"] <= limit:
+        return {str(row): [row] for row in range(int(layers.sizes["layer"]))}
+    keys = _keys([str(m) or str(t) for m, t in zip(*_columns(layers), strict=True)], limit)
+    members: dict[str, list[int]] = {}
+    for row, key in enumerate(keys):
+        members.setdefault(key, []).append(row)
+    return members
 
 
 def _columns(layers: xr.Dataset) -> tuple[list[str], list[str]]:

@@ -55,11 +55,11 @@ def figure(
         UsageError: The kind is unknown or the table has no row of it.
     """
     view = range_view(layers, tensor, max_layers)
-    hover = _hover_texts(view)
-    traces = [_band(view, hover, theme), _rms(view, theme), *_marks(view, hover, theme)]
+    hover = hover_texts(view)
+    traces = [_band(view, hover, theme), _rms(view, theme), *marks_of(view, hover, theme)]
     if other is not None:
         traces.extend(_overlay(view, range_view(other, tensor, max_layers), theme))
-    return go.Figure(data=traces, layout=_layout(view, theme, height))
+    return go.Figure(data=traces, layout=layout_of(view, theme, height))
 
 
 def _band(view: RangeView, hover: list[str], theme: style.Theme) -> go.Bar:
@@ -105,9 +105,10 @@ def _steps(values: Any) -> tuple[list[float | None], list[float | None]]:
     return x, y
 
 
-def _marks(
+def marks_of(
     view: RangeView, hover: list[str], theme: style.Theme, *, run: str = "", open_: bool = False
 ) -> list[go.Scatter]:
+    """The non-finite marks on their strip, one trace a kind."""
     colours = style.PALETTES[theme]
     colour = colours.diagnostic if open_ else colours.nonfinite
     traces = []
@@ -159,13 +160,14 @@ def _overlay(view: RangeView, other: RangeView, theme: style.Theme) -> list[Any]
         line={"color": colour, "width": 1.4, "dash": "dash"},
         hoverinfo="skip",
     )
-    marks = _marks(other, _hover_texts(other), theme, run="diagnostic run, ", open_=True)
+    marks = marks_of(other, hover_texts(other), theme, run="diagnostic run, ", open_=True)
     for trace in marks:
         trace.x = [moved[int(index)] for index in trace.x]
     return [line, *marks]
 
 
-def _hover_texts(view: RangeView) -> list[str]:
+def hover_texts(view: RangeView) -> list[str]:
+    """What is said on hover, one text a layer."""
     data = {str(name): view.layers[name].values for name in view.layers.data_vars}
     return ["<br>".join(_hover_lines(data, row, view.tensor)) for row in range(view.size)]
 
@@ -199,7 +201,8 @@ def _hover_lines(data: dict[str, Any], row: int, tensor: str) -> list[str]:
     return lines
 
 
-def _layout(view: RangeView, theme: style.Theme, height: int) -> dict[str, Any]:
+def layout_of(view: RangeView, theme: style.Theme, height: int) -> dict[str, Any]:
+    """Axes, strip, limit lines and size."""
     shared = style.layout(theme, height)
     ticks = tick_places(view)
     shared.update(
@@ -236,13 +239,14 @@ def _layout(view: RangeView, theme: style.Theme, height: int) -> dict[str, Any]:
             anchor="x",
         ),
     )
-    shared["shapes"], shared["annotations"] = _limit_lines(view, theme)
+    shared["shapes"], shared["annotations"] = limit_lines(view, theme)
     if not view.marks:
         shared["annotations"].append(_strip_note(theme))
     return shared
 
 
-def _limit_lines(view: RangeView, theme: style.Theme) -> tuple[list[Any], list[Any]]:
+def limit_lines(view: RangeView, theme: style.Theme) -> tuple[list[Any], list[Any]]:
+    """The dtype limits as lines and their names at the line."""
     colour = style.PALETTES[theme].muted
     shapes, notes = [], []
     for limit in view.limits:

@@ -12,10 +12,14 @@ from workbench.widgets import parts
 from workbench.widgets.actions import ConditionSet
 from workbench.widgets.markup import esc
 from workbench.widgets.parts import Act
+from workbench.widgets.presets import GROUPS, PRESETS, why_no_preset
 from workbench.widgets.reducer import pending_conditions
 from workbench.widgets.state import State, Switch
 from workbench.widgets.store import Store
 from workbench.widgets.words import changed_words, seconds
+
+SECOND = frozenset({"deterministic", "matmul_tf32"})
+"""Quick switches that a narrow panel shows among all switches."""
 
 
 class Conditions:
@@ -32,6 +36,11 @@ class Conditions:
         self._all = parts.button(
             "All switches ▸", wrap(self.name, partial(act, "all_switches")), title="c"
         )
+        self._act = act
+        self._rows: dict[str, w.HBox] = {}
+        self._laid: tuple[bool, bool] | None = None
+        self._preset = w.Dropdown(options=[("Preset …", "")], layout=w.Layout(width="128px"))
+        self._preset.observe(wrap(self.name, self._preset_chosen), names="value")
         self._rest = parts.row([], "wb-all-switches")
         self._pending = parts.html("", "wb-pending")
         self._replay = parts.button(
@@ -62,10 +71,17 @@ class Conditions:
         self._fields[switch.key] = field
         self._notes[switch.key] = parts.html("", "wb-switch-note")
         made = parts.row([label, field, self._notes[switch.key]], "wb-switch")
+        self._rows[switch.key] = made
         made.add_class(f"wb-switch-{switch.key.replace('_', '-')}")
         if switch.why_not:
             made.add_class("wb-off")
         return made
+
+    def _preset_chosen(self) -> None:
+        name = self._preset.value
+        if name:
+            self._preset.value = ""
+            self._act(f"preset:{name}")
 
     def _chosen(self, key: str) -> None:
         self._store.dispatch(ConditionSet(key, str(self._fields[key].value)))
@@ -81,20 +97,14 @@ class Conditions:
             state.problem(self.name),
             state.takes,
             state.facts.switches,
+            state.look.width < parts.NARROW,
         )
 
     def draw(self, state: State) -> None:
         """Show each switch's value, its recorded value where it differs, and the offer."""
         wanted = dict(state.wanted)
         opened = "all_switches" in state.look.open
-        if not self._fields and state.facts.switches:
-            quick = [self._make(switch) for switch in state.facts.switches if switch.quick]
-            self._bar.children = [self._whose, *quick, self._all]
-            self._why.value = without_effect_line(state.facts.switches, state.facts.device_note)
-        if opened and self._fields and not self._rest.children:
-            # half of the panel's widgets: made when they are first looked at
-            rest = [switch for switch in state.facts.switches if not switch.quick]
-            self._rest.children = [self._make(switch) for switch in rest]
+        self._lay_out(state, opened)
         for switch in state.facts.switches:
             if switch.key not in self._fields:
                 continue
@@ -104,6 +114,43 @@ class Conditions:
         self._all.description = "All switches " + ("▾" if opened else "▸")
         self._draw_offer(state)
         self._problem.value = parts.problem(state.problem(self.name))
+
+    def _lay_out(self, state: State, opened: bool) -> None:
+        """Make the switches where they are first looked at, and put each into its place."""
+        switches, narrow = state.facts.switches, state.look.width < parts.NARROW
+        full = opened or len(self._fields) == len(switches)
+        if not switches or self._laid == (narrow, full):
+            return
+        self._laid = (narrow, full)
+        for switch in switches:
+            if switch.key not in self._fields and (switch.quick or full):
+                self._make(switch)
+        quick = [s.key for s in switches if s.quick and not (narrow and s.key in SECOND)]
+        beside = [self._whose, *(self._rows[key] for key in quick), self._preset, self._all]
+        self._bar.children = beside
+        self._why.value = without_effect_line(switches, state.facts.device_note)
+        names = [
+            (f"{n}, no effect here" if why_no_preset(state.facts, p) else n, n)
+            for n, p in PRESETS.items()
+        ]
+        self._preset.options = [("Preset …", ""), *names]
+        if full:
+            self._rest.children = self._groups(set(quick))
+
+    def _groups(self, beside: set[str]) -> list[w.VBox]:
+        """All switches that are not in the row, in groups."""
+        left = [key for key in self._rows if key not in beside]
+        placed = [key for keys in GROUPS.values() for key in keys]
+        groups = {name: [k for k in keys if k in left] for name, keys in GROUPS.items()}
+        rest = [key for key in left if key not in placed]
+        return [
+            parts.column(
+                [parts.html(f"<b>{esc(name)}</b>"), *(self._rows[key] for key in keys)],
+                "wb-switch-group",
+            )
+            for name, keys in {**groups, "Further": rest}.items()
+            if keys
+        ]
 
     def _draw_switch(self, switch: Switch, value: str, state: State) -> None:
         field = self._fields[switch.key]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from workbench.charts.arrays import layer_arrays
-from workbench.charts.words import KIND_WORDS, KINDS, number
+from workbench.charts.arrays import layer_arrays, rows_of
+from workbench.charts.words import KINDS
 from workbench.errors import UsageError
 from workbench.numerics import dtype_limits
-from workbench.widgets.markup import esc, middle, name
 
 MAX_SHOWN = 200
 NEAR = 0.5
@@ -26,6 +26,10 @@ class LayerRow:
         label: What it is called on screen.
         counts: NaN, +Inf, −Inf and finite elements.
         share: Largest magnitude as a share of the dtype's largest value; None when not known.
+        op: The op that wrote it.
+        upstream: Modules whose results went into it.
+        exponents: First binary exponent, then elements by exponent.
+        first: Index of its first non-finite element.
     """
 
     index: int
@@ -41,6 +45,12 @@ class LayerRow:
     absmax: float
     zeros: int
     share: float | None
+    rms: float = math.nan
+    subnormals: int = 0
+    op: str = ""
+    upstream: tuple[str, ...] = ()
+    exponents: tuple[int, ...] = ()
+    first: tuple[int, ...] | None = None
 
     @property
     def nonfinite(self) -> int:
@@ -84,10 +94,16 @@ def layer_rows(layers: Any, tensor: str) -> list[LayerRow]:
         return []
     data = layer_arrays(layers, tensor)
     columns = {str(name): data[name].values for name in data.data_vars}
-    return [_row(columns, index) for index in range(int(data.sizes["layer"]))]
+    more = {name: layers.columns.get(name) for name in ("upstream", "exponents", "first")}
+    places = rows_of(layers, tensor)
+    return [_row(columns, index, more, int(place)) for index, place in enumerate(places)]
 
 
-def _row(columns: dict[str, Any], i: int) -> LayerRow:
+def _row(columns: dict[str, Any], i: int, more: dict[str, Any], place: int) -> LayerRow:
+    def listed(name: str) -> Any:
+        found = more[name][place] if more[name] is not None else None
+        return None if found is None else tuple(found)
+
     dtype = str(columns["dtype"][i])
     largest, absmax = _largest(dtype), float(columns["absmax"][i])
     share = absmax / largest if largest and absmax == absmax else None
@@ -105,6 +121,12 @@ def _row(columns: dict[str, Any], i: int) -> LayerRow:
         absmax=absmax,
         zeros=int(columns["zeros"][i]),
         share=share,
+        rms=float(columns["rms"][i]),
+        subnormals=int(columns["subnormals"][i]),
+        op=str(columns["op"][i]),
+        upstream=listed("upstream") or (),
+        exponents=listed("exponents") or (),
+        first=listed("first"),
     )
 
 
@@ -113,29 +135,3 @@ def by_risk(rows: list[LayerRow], search: str = "") -> list[LayerRow]:
     wanted = search.strip().lower()
     kept = [row for row in rows if wanted in row.label.lower()] if wanted else list(rows)
     return sorted(kept, key=lambda row: (not row.nonfinite, -(row.share or 0.0), row.index))
-
-
-def card(row: LayerRow) -> str:
-    """One line of markup about a layer."""
-    bad = [f"{number(n)} {KIND_WORDS[kind]}" for kind, n in row.counts if kind in KINDS and n]
-    colour = "wb-bad" if row.nonfinite else ""
-    pieces = [
-        f'<b class="{colour}">{esc(row.mark)}</b> {name(row.label, 56)}',
-        f"{esc(row.dtype)} {esc(row.shape)}",
-        ", ".join(bad) or "all finite",
-    ]
-    if dict(row.counts)["finite"]:
-        pieces.append(f"min {number(row.low)} · max {number(row.high)}{_of_limit(row)}")
-    else:
-        pieces.append("no finite element")
-    if row.zeros:
-        pieces.append(f"{number(row.zeros)} zeros")
-    if row.source:
-        pieces.append(f"<code>{esc(middle(row.source, 40))}</code>")
-    return " · ".join(pieces)
-
-
-def _of_limit(row: LayerRow) -> str:
-    if row.share is None or row.share < 0.01:
-        return ""
-    return f" (max|x| is {row.share:.0%} of the {esc(row.dtype)} limit)"

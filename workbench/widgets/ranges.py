@@ -6,16 +6,19 @@ from typing import Any
 
 import ipywidgets as w
 
+from workbench.charts import heat as heat_chart
 from workbench.charts import ranges as ranges_chart
 from workbench.charts.arrays import tensor_kinds
 from workbench.charts.grouping import MAX_LAYERS
 from workbench.widgets import parts
 from workbench.widgets.actions import Looked
 from workbench.widgets.figure import LiveFigure
-from workbench.widgets.layer_rows import MAX_SHOWN, LayerRow, LayerRows, by_risk, card
-from workbench.widgets.markup import esc, link, middle, note
+from workbench.widgets.layer_card import card
+from workbench.widgets.layer_rows import LayerRow, LayerRows, by_risk
+from workbench.widgets.layer_tree import options as list_options
+from workbench.widgets.markup import esc, link, note
 from workbench.widgets.parts import Act
-from workbench.widgets.state import ORIGINAL, RECORDED, State
+from workbench.widgets.state import ORIGINAL, RECORDED, VIEWS, State
 from workbench.widgets.store import Store
 from workbench.widgets.words import seconds
 
@@ -36,6 +39,12 @@ class Ranges:
         self._tensor.observe(
             wrap(self.name, lambda: self._look("tensor_kind", self._tensor.value)), names="value"
         )
+        self._view = w.Dropdown(
+            options=[(one.capitalize(), one) for one in VIEWS], layout=w.Layout(width="96px")
+        )
+        self._view.observe(
+            wrap(self.name, lambda: self._look("view", self._view.value)), names="value"
+        )
         self._overlay = w.Checkbox(description="", indent=False, layout=w.Layout(width="auto"))
         self._overlay.observe(
             wrap(self.name, lambda: self._look("overlay", self._overlay.value)), names="value"
@@ -52,7 +61,7 @@ class Ranges:
         self._card = parts.html("", "wb-card")
         self._about = parts.html("", "wb-dim")
         self._empty = parts.html("", "wb-empty")
-        bar = parts.row([self._tensor, self._overlay, self._about], "wb-chart-bar")
+        bar = parts.row([self._tensor, self._view, self._overlay, self._about], "wb-chart-bar")
         self._chart = parts.column([], "wb-chart")
         side = parts.column([self._search, self._list, self._shown_of], "wb-layers")
         right = parts.column([bar, self._chart, self._card], "wb-ranges-main")
@@ -68,7 +77,11 @@ class Ranges:
             self._store.dispatch(Looked(((field, value),)))
 
     def _listed(self) -> None:
-        self._look("layer", self._list.value)
+        value = self._list.value
+        if isinstance(value, str):  # a group opens; "^" leads back up
+            self._look("group", value.removeprefix("^"))
+        else:
+            self._look("layer", value)
 
     def _clicked(self, place: int) -> None:
         """A click on the chart: its x is a layer's place, unless layers are grouped."""
@@ -82,7 +95,9 @@ class Ranges:
         other = overlay_run(state)
         over = (other.name, other.layers_version) if other is not None else None
         look = state.look
-        opinion = (look.tensor_kind, look.overlay, look.search, look.layer, look.dark, look.width)
+        opened = look.open & {"upstream", "histogram"}
+        chosen = (look.tensor_kind, look.view, look.overlay, look.search, look.layer, look.group)
+        opinion = (*chosen, look.dark, look.width, opened)
         return (version, over, opinion, state.activity is not None, state.takes)
 
     def draw(self, state: State) -> None:
@@ -108,8 +123,9 @@ class Ranges:
         if list(self._tensor.options) != options:
             self._tensor.options = options
         self._tensor.value = kind
+        self._view.value = state.look.view
         other = overlay_run(state)
-        parts.show(self._overlay, other is not None)
+        parts.show(self._overlay, other is not None and state.look.view == "ranges")
         if other is not None:
             self._overlay.description = f"◇ {other.name} over it"
             self._overlay.value = state.look.overlay
@@ -119,35 +135,34 @@ class Ranges:
         return kind
 
     def _draw_list(self, state: State) -> None:
-        found = by_risk(self._rows, state.look.search)
-        shown = found[:MAX_SHOWN]
-        options = [(f"{row.mark} {middle(row.label, 40)}", row.index) for row in shown]
+        look = state.look
+        options = list_options(self._rows, look.search, look.group)
         if list(self._list.options) != options:
             self._list.options = options
-        chosen = state.look.layer
+        chosen = look.layer
+        found = by_risk(self._rows, look.search)
         if chosen < 0 and found:
             chosen = found[0].index
-        self._list.value = chosen if any(row.index == chosen for row in shown) else None
-        self._list.rows = 1 if state.look.width < parts.NARROW else 14
-        cut = f"first {len(shown)} of " if len(shown) < len(found) else ""
-        self._shown_of.value = f"{cut}{len(found):,} of {len(self._rows):,}, riskiest first"
-        at = self._rows[chosen] if 0 <= chosen < len(self._rows) else None
-        self._card.value = card(at) if at is not None else "No layer has this name."
+        self._list.value = chosen if any(value == chosen for _, value in options) else None
+        self._list.rows = 1 if look.width < parts.NARROW else 14
+        self._shown_of.value = esc(list_words(self._rows, len(found), len(options), look.search))
+        at = self._rows[chosen] if 0 <= chosen < len(self._rows) and found else None
+        text = "No layer has this name." if at is None else card(at, self._rows, look.open)
+        self._card.value = text
 
     def _draw_chart(self, state: State, layers: Any, kind: str) -> None:
         other = overlay_run(state)
         over = other.layers if other is not None and state.look.overlay else None
-        wanted = (layers, over, kind, state.look.dark, state.look.width)
+        view = state.look.view if "exponents" in layers.columns else "ranges"
+        wanted = (layers, over, kind, view, state.look.dark, state.look.width)
         if len(wanted) == len(self._drawn) and all(map(_same, wanted, self._drawn)):
             return  # only the list or the card changed
         self._drawn = wanted
-        figure = ranges_chart.figure(
-            layers,
-            kind,
-            other=over,
-            theme="dark" if state.look.dark else "light",
-            height=HEIGHT,
-        )
+        theme: Any = "dark" if state.look.dark else "light"
+        if view == "heat map" and any(row.exponents for row in self._rows):
+            figure = heat_chart.figure(layers, kind, theme=theme, height=HEIGHT)
+        else:
+            figure = ranges_chart.figure(layers, kind, over, theme, height=HEIGHT)
         self._figure.show(figure, chart_width(state.look.width))
         if not self._chart.children:
             self._chart.children = [self._figure.widget]
@@ -156,6 +171,15 @@ class Ranges:
 def _same(a: Any, b: Any) -> bool:
     """Tables are told apart by identity: comparing them element by element costs and says less."""
     return a is b or (isinstance(a, str | int) and a == b)
+
+
+def list_words(rows: list[LayerRow], found: int, shown: int, search: str) -> str:
+    """How much of the layers the list shows, and in which order."""
+    if search.strip():
+        cut = f"first {shown:,} of " if shown < found else ""
+        return f"{cut}{found:,} of {len(rows):,}, riskiest first"
+    marked = sum(1 for row in rows if row.mark.strip())
+    return f"{marked:,} of {len(rows):,} look risky; they stand first"
 
 
 def chart_width(panel: int) -> int:
