@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,8 @@ class Workbench(Tasks, Sharing):
         BundleError: There is no readable bundle.
     """
 
+    _kept: Any = None  # the temporary directory of a bundle made from a step
+
     def __init__(
         self, bundle: Any, step: Any = None, compare: Any = None, *, worker: Any = None
     ) -> None:
@@ -72,6 +74,43 @@ class Workbench(Tasks, Sharing):
         self._complete = self._loading.complete
         self._build()
         self._loading.start(self._loop)
+
+    @classmethod
+    def from_step(
+        cls,
+        step: Any,
+        batch: Any = None,
+        *,
+        micro_batches: Sequence[Any] | None = None,
+        checkpoint: Any = None,
+        directory: str | Path | None = None,
+    ) -> Workbench:
+        """Open a step that was not recorded: it is run once here, and kept as a bundle.
+
+        Args:
+            step: The training step, an object or its class, from a module or a file: the replay
+                process must find it again.
+            batch: The batch.
+            micro_batches: Several batches whose gradients are accumulated, instead of one.
+            checkpoint: File of parameters and, where it has it, optimizer state to start from:
+                safetensors or torch.save's, read without running code in it; or that mapping.
+            directory: Where the bundle goes; a temporary directory, removed with the kernel, when
+                None.
+
+        Raises:
+            UsageError: ``step`` is no training step, or there is no such checkpoint.
+            CannotRunError: The checkpoint cannot be read or does not fit.
+        """
+        from tempfile import TemporaryDirectory
+
+        from workbench.widgets.live_step import MicroBatches, record_step
+
+        kept = TemporaryDirectory(prefix="workbench-") if directory is None else None
+        where = Path(kept.name if kept is not None else str(directory))
+        batches = batch if micro_batches is None else MicroBatches(micro_batches)
+        panel = cls(record_step(step, batches, checkpoint, where), step=step)
+        panel._kept = kept
+        return panel
 
     # -- what is shown ------------------------------------------------------------------------
 
@@ -239,6 +278,8 @@ class Workbench(Tasks, Sharing):
         if self._task is not None:
             self._task.cancel()
         parts.close(self.widget)
+        if self._kept is not None:
+            self._kept.cleanup()
 
     def wait(self, timeout: float = 600.0) -> None:
         """Wait until nothing runs any more; for scripts, where no event loop shows progress.
