@@ -194,7 +194,7 @@ def ledger_arrays(records: Sequence[Mapping[str, Any]], rank: int | None = None)
         Dimension ``record``: ``step`` (int64), for each of ``loss, grad_norm, scale,
         learning_rate`` a float64 array (NaN where not finite or not recorded) and ``<name>_kind``
         (``finite``, ``nan``, ``pos_inf``, ``neg_inf`` or ``missing``); ``skipped_by`` (``none``,
-        ``scaler``, ``gate``).
+        ``scaler``, ``gate``); ``alerts``, their messages as one text, empty where there are none.
     """
     kept = [r for r in records if rank is None or r.get("rank") in (None, rank)]
     data: dict[str, Any] = {}
@@ -204,6 +204,8 @@ def ledger_arrays(records: Sequence[Mapping[str, Any]], rank: int | None = None)
     data["step"] = ("record", np.asarray([int(r.get("step") or 0) for r in kept], dtype=np.int64))
     skips = [_skipped_by(record) for record in kept]
     data["skipped_by"] = ("record", np.asarray(skips, dtype=object).reshape(len(kept)))
+    alerts = [_alert_words(record) for record in kept]
+    data["alerts"] = ("record", np.asarray(alerts, dtype=object).reshape(len(kept)))
     return xr.Dataset(data, coords={"record": np.arange(len(kept))})
 
 
@@ -240,6 +242,12 @@ def _learning_rate(record: Mapping[str, Any]) -> float | None:
     while isinstance(rates, (list, tuple)) and rates:
         rates = rates[0]
     return _scalar(rates)
+
+
+def _alert_words(record: Mapping[str, Any]) -> str:
+    found = record.get("alerts") or ()
+    said = [str(a.get("message") or a.get("name") or "") for a in found if isinstance(a, Mapping)]
+    return " ".join(one for one in said if one)
 
 
 def _skipped_by(record: Mapping[str, Any]) -> str:

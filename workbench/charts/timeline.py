@@ -22,7 +22,7 @@ from workbench.charts.timeline_view import (
     TimelineView,
     timeline_view,
 )
-from workbench.charts.words import KIND_WORDS, KINDS, number
+from workbench.charts.words import KIND_WORDS, KINDS, number, plain
 
 CHART_ID = "wb-timeline"
 Ledger = Sequence[Mapping[str, Any]]
@@ -37,6 +37,7 @@ def figure(
     rank: int | None = None,
     theme: style.Theme = "light",
     height: int = 440,
+    chosen: int | None = None,
 ) -> go.Figure:
     """Draw the timeline.
 
@@ -47,6 +48,7 @@ def figure(
         rank: Keep only this rank's records.
         theme: Palette of lines, grid and texts.
         height: Height in pixels.
+        chosen: Step that is looked at, drawn as a dotted line.
 
     Raises:
         UsageError: The ledger has no record to show.
@@ -57,8 +59,17 @@ def figure(
         traces.append(_line(view, series, row, theme))
         traces.extend(_marks(view, series, row, theme))
         traces.extend(_missing(view, series, row, theme))
-    traces.extend(_skips(view, theme))
-    return go.Figure(data=traces, layout=_layout(view, theme, height))
+    traces.extend([*_skips(view, theme), *_alerts(view, theme)])
+    layout = _layout(view, theme, height)
+    if chosen is not None and chosen != incident:
+        line = {"color": style.PALETTES[theme].ink, "width": 1, "dash": "dot"}
+        layout["shapes"].append(_vertical(chosen, line))
+    return go.Figure(data=traces, layout=layout)
+
+
+def _vertical(step: int, line: dict[str, Any]) -> dict[str, Any]:
+    ends = {"x0": step, "x1": step, "y0": 0, "y1": 1}
+    return {"type": "line", "xref": "x", "yref": "paper", **ends, "line": line, "layer": "below"}
 
 
 def _axis_name(row: int) -> str:
@@ -197,6 +208,29 @@ def _skips(view: TimelineView, theme: style.Theme) -> list[go.Scatter]:
     ]
 
 
+def _alerts(view: TimelineView, theme: style.Theme) -> list[go.Scatter]:
+    if not view.alerts:
+        return []
+    series = view.series[0]
+    return [
+        go.Scatter(
+            name="alerts",
+            x=[view.steps[record] for record, _ in view.alerts],
+            y=[place_at(series, 0.97)] * len(view.alerts),
+            yaxis=_axis_name(0),
+            mode="text",
+            text=["<b>!</b>"] * len(view.alerts),
+            textfont={"color": style.PALETTES[theme].ink, "size": 13},
+            hovertext=[
+                f"step {number(view.steps[record])}<br>Alert: {plain(said)}"
+                for record, said in view.alerts
+            ],
+            hoverinfo="text",
+            cliponaxis=False,
+        )
+    ]
+
+
 def skip_words(by: str) -> str:
     """Why an update was withheld, in words."""
     return _SKIP_WORDS.get(by, f"update withheld: {by}")
@@ -227,19 +261,8 @@ def _layout(view: TimelineView, theme: style.Theme, height: int) -> dict[str, An
         shared[f"yaxis{row + 1 if row else ''}"] = _row_axis(series, top, size - _GAP, theme)
         shared["annotations"].append(_row_title(series, top, theme))
     if view.incident is not None:
-        shared["shapes"].append(
-            {
-                "type": "line",
-                "xref": "x",
-                "x0": view.incident,
-                "x1": view.incident,
-                "yref": "paper",
-                "y0": 0,
-                "y1": 1,
-                "line": {"color": colours.nonfinite, "width": 1.2},
-                "layer": "below",
-            }
-        )
+        line = {"color": colours.nonfinite, "width": 1.2}
+        shared["shapes"].append(_vertical(view.incident, line))
         shared["annotations"].append(
             {
                 "text": f"incident, step {number(view.incident)}",
@@ -299,6 +322,8 @@ def title(view: TimelineView) -> str:
     bad = [f"{WORDS[series.name]} {len(series.marks)}" for series in view.series if series.marks]
     skips = f"; {number(len(view.skips))} updates withheld" if view.skips else ""
     found = f"values that are not finite: {', '.join(bad)}" if bad else "every value is finite"
+    if view.alerts:
+        skips += f"; {number(len(view.alerts))} steps with an alert"
     return (
         f"Timeline from step {number(view.steps[0])} to {number(view.steps[-1])}: loss, gradient "
         f"norm, loss scale and learning rate; {found}{skips}."
@@ -313,12 +338,13 @@ def table(
 ) -> Rows:
     """The same steps as rows, the incident's named in words."""
     view = timeline_view(ledger, incident, before, rank)
-    skips = dict(view.skips)
+    skips, alerts = dict(view.skips), dict(view.alerts)
     rows = []
     for record, step in enumerate(view.steps):
         values = [_written(series, record) for series in view.series]
         notes = [] if step != incident else ["incident"]
         notes += [skip_words(skips[record])] if record in skips else []
+        notes += [f"alert: {alerts[record]}"] if record in alerts else []
         rows.append((number(step), *values, "; ".join(notes)))
     headers = ("Step", *(WORDS[series.name].capitalize() for series in view.series), "Note")
     return Rows(title(view), headers, tuple(rows), (0, 1, 2, 3, 4))

@@ -72,6 +72,7 @@ class TimelineView:
         steps: Step of each record.
         series: The four rows, top to bottom.
         skips: ``(record, by)`` of every update that was withheld.
+        alerts: ``(record, messages)`` of every record with an alert.
         incident: Step of the incident, None when the ledger has none.
     """
 
@@ -79,6 +80,7 @@ class TimelineView:
     steps: tuple[int, ...]
     series: tuple[Series, ...]
     skips: tuple[tuple[int, str], ...]
+    alerts: tuple[tuple[int, str], ...]
     incident: int | None
 
 
@@ -114,6 +116,7 @@ def timeline_view(
         steps=tuple(int(step) for step in data["step"].values),
         series=tuple(_series(data, name) for name in SERIES),
         skips=tuple(skips),
+        alerts=tuple((i, str(said)) for i, said in enumerate(data["alerts"].values) if said),
         incident=incident,
     )
 

@@ -64,6 +64,10 @@ class Commands:
             "ladder": panel.ladder,
             "minimize": panel.minimize,
             "replay_samples": lambda: panel.replay_samples(panel.state.look.samples),
+            "again": panel.again,
+            "on_cpu": panel.replay_on_cpu,
+            "fewer_samples": panel.replay_fewer,
+            "choose_code": panel.choose_code,
             "trust_replay": panel.allow_as_chosen,
             "trust_decline": panel.decline,
             "copy_summary": lambda: panel.shell.copy(panel.summary()),
@@ -108,6 +112,8 @@ class Commands:
             self._panel.show_note(int(argument))
         elif verb == "note_remove" and argument.isdigit():
             self._panel.remove_note(int(argument))
+        elif verb == "event" and argument.isdigit():
+            self._panel.show_event(int(argument))
         elif verb in LOOKS and argument.isdigit():
             self._dispatch(a.Looked(((verb, int(argument)),)))
 

@@ -11,12 +11,12 @@ from workbench.charts.words import number
 from workbench.errors import WorkbenchError
 from workbench.widgets import parts
 from workbench.widgets.actions import Looked
+from workbench.widgets.batch import Batch
 from workbench.widgets.markup import esc, facts_table, link, name, note, table
 from workbench.widgets.parts import Act
-from workbench.widgets.state import State
+from workbench.widgets.state import SECTIONS, State
 from workbench.widgets.store import Store
 
-SECTIONS = ("batch", "state", "environment", "checkpoints", "files")
 MAX_ROWS = 200
 
 
@@ -25,21 +25,21 @@ class Evidence:
 
     Args:
         store: The panel's state.
-        act: Not used.
+        act: Starts replays with chosen samples.
         bundle: The opened bundle.
     """
 
     name = "evidence"
 
     def __init__(self, store: Store, act: Act, bundle: Any) -> None:
-        del act
         self._store, self._bundle = store, bundle
         options = [(one.capitalize(), one) for one in SECTIONS]
         self._sections = w.ToggleButtons(options=options, value="batch")
         self._sections.add_class("wb-sections")
         self._sections.observe(store.guard.wrap(self.name, self._chosen), names="value")
         self._body = parts.html("", "wb-evidence")
-        self.widget = parts.column([self._sections, self._body])
+        self._batch = Batch(store, act, bundle)
+        self.widget = parts.column([self._sections, self._batch.widget, self._body])
 
     def _chosen(self) -> None:
         self._store.dispatch(Looked((("section", self._sections.value),)))
@@ -47,7 +47,8 @@ class Evidence:
     def part(self, state: State) -> object:
         """Section, and what was opened in it."""
         opened = state.look.open & {"all_environment", "verify"}
-        return (state.look.section, opened, id(state.findings))
+        batch = (state.look.samples, state.result("minimize"), state.activity is not None)
+        return (state.look.section, opened, id(state.findings), batch, state.takes)
 
     def draw(self, state: State) -> None:
         """Write one section; a damaged file shows its reason and the others still open."""
@@ -59,7 +60,10 @@ class Evidence:
             "files": lambda s: files_section(self._bundle, s),
         }
         self._sections.value = state.look.section
+        parts.show(self._batch.widget, state.look.section == "batch")
         try:
+            if state.look.section == "batch":
+                self._batch.draw(state)
             self._body.value = makers[state.look.section](state)
         except WorkbenchError as error:
             self._body.value = note(esc(error), "problem")
@@ -111,7 +115,10 @@ def checkpoints_section(bundle: Any, state: State) -> str:
     """Which checkpoint came before, and which ones a diagnosis calls touched."""
     ledger = bundle.ledger() if bundle.has("ledger.jsonl") else []
     parent = ledger[-1].get("checkpoint_parent") if ledger else None
-    rows = [("Last checkpoint before the step", value(parent))]
+    rows = [
+        ("Last checkpoint before the step", value(parent)),
+        ("Checkpoints near the incident", value(None)),
+    ]
     touched = (state.findings or {}).get("contamination") if state.findings else None
     if isinstance(touched, dict):
         rows += [(str(key).replace("_", " "), value(one)) for key, one in touched.items()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from workbench.charts.words import number
 from workbench.charts.words import result as result_words
 from workbench.widgets import parts
 from workbench.widgets.findings import items, mapping, place
@@ -12,8 +13,10 @@ from workbench.widgets.markup import esc, link, middle, name, note, table
 from workbench.widgets.parts import Act
 from workbench.widgets.state import State
 from workbench.widgets.store import Store
+from workbench.widgets.words import seconds
 
 MAX_CHAIN = 7
+MAX_SAMPLES = 8
 
 
 class Origin:
@@ -27,7 +30,9 @@ class Origin:
 
     def part(self, state: State) -> object:
         """The findings."""
-        return (id(state.findings), state.activity is not None, state.findings_from)
+        again = tuple(one for one in state.results if one.name.startswith("counterfactual:"))
+        busy = state.activity is not None
+        return (id(state.findings), busy, state.findings_from, again, state.takes)
 
     def draw(self, state: State) -> None:
         """Write the diagnosis, or offer one."""
@@ -39,7 +44,9 @@ def origin_markup(state: State) -> str:
     if state.findings is None:
         if state.activity is not None and state.activity.verb == "Diagnose":
             return note("The diagnosis is running; what it finds appears here.")
-        return note("Not diagnosed here yet. " + link("diagnose", "Diagnose"))
+        takes = seconds(None if state.takes is None else 3 * state.takes)
+        label = f"Diagnose, {takes}" if takes else "Diagnose"
+        return note("Not diagnosed here yet. " + link("diagnose", label))
     data = state.findings
     origins = items(data, "origins")
     head = f'<p class="wb-dim">{esc(state.findings_from)}</p>' if state.findings_from else ""
@@ -47,7 +54,7 @@ def origin_markup(state: State) -> str:
         body = _nothing_wrong(data)
     else:
         body = _chain(data, origins) + "".join(_origin(one) for one in origins)
-    return head + body + _tried(data) + _absorbed(data) + _limits(data)
+    return head + body + _tried(state) + _absorbed(data) + _limits(data) + _anomaly(state)
 
 
 def _nothing_wrong(data: Any) -> str:
@@ -77,7 +84,9 @@ def _chain_row(row: Mapping[str, Any]) -> str:
     source = str(row.get("source") or "")
     at = f" {name(source)}" if source else ""
     shown_op = f" {name(op)}" if op and op not in str(said) else ""
-    return f"<li>{esc(middle(str(said), 200))}{shown_op}{at}</li>"
+    event = row.get("event")
+    card = f" {link(f'event:{event}', 'card')}" if isinstance(event, int) and event >= 0 else ""
+    return f"<li>{esc(middle(str(said), 200))}{shown_op}{at}{card}</li>"
 
 
 def _origin(origin: Mapping[str, Any]) -> str:
@@ -91,10 +100,23 @@ def _origin(origin: Mapping[str, Any]) -> str:
     ]
     if origin.get("dtype"):
         facts.append(esc(str(origin["dtype"])))
-    if isinstance(count, int):
-        facts.append(f"{count:,} position{'' if count == 1 else 's'}")
+    if isinstance(count, int) and count:
+        facts.append(_positions(count, mapping(tensor.get("positions"))))
     line = f'<p class="wb-origin-line">{" · ".join(facts)}</p>'
     return line + _cause(origin)
+
+
+def _positions(count: int, positions: Mapping[str, Any]) -> str:
+    """How many elements are bad at the origin, the first one's index, and in which samples."""
+    said = f"{count:,} position{'' if count == 1 else 's'}"
+    if positions.get("first"):
+        said += f", first at {positions['first']}"
+    samples = positions.get("samples")
+    if isinstance(samples, list) and samples:
+        shown = ", ".join(number(one) for one in samples[:MAX_SAMPLES])
+        more = len(samples) - MAX_SAMPLES
+        said += f", along the first dimension {shown}" + (f" and {more:,} more" if more > 0 else "")
+    return esc(said)
 
 
 def _cause(origin: Mapping[str, Any]) -> str:
@@ -108,23 +130,41 @@ def _cause(origin: Mapping[str, Any]) -> str:
     return f"<p><b>Cause</b> {esc(label.replace('_', ' '))}.{said}</p>{tried}"
 
 
-def _tried(data: Any) -> str:
+def _tried(state: State) -> str:
     rows = []
-    for one in items(data, "counterfactuals"):
+    for number_of, one in enumerate(items(state.findings, "counterfactuals")):
         placebo = one.get("placebo")
+        said = f"{esc(one.get('establishes') or '')} {esc(one.get('does_not_establish') or '')}"
         rows.append(
             (
                 f"◇ {esc(one.get('intervention'))}",
-                esc(result_words(str(one.get("result")))),
+                esc(_result(one)) + _again(state, number_of),
                 esc(result_words(str(placebo))) if placebo else '<span class="wb-dim">none</span>',
-                esc(one.get("establishes") or ""),
-                esc(one.get("does_not_establish") or ""),
+                said.strip(),
             )
         )
     if not rows:
         return ""
-    heads = ("Change tried", "Result", "Placebo", "Shows", "Does not show")
+    heads = ("Change tried", "Result", "Placebo: the same change elsewhere", "What it shows")
     return "<h4>Counterfactuals</h4>" + table(heads, rows)
+
+
+def _result(row: Mapping[str, Any]) -> str:
+    said = result_words(str(row.get("result")))
+    moved = str(row.get("moved_to") or "")
+    return f"It moves to {moved}." if moved and row.get("result") == "moved" else said
+
+
+def _again(state: State, place_of: int) -> str:
+    """The button that runs a counterfactual again here, and what came of it."""
+    found = state.result(f"counterfactual:{place_of}")
+    said = ""
+    if found is not None:
+        row = mapping(found.data)
+        said = f"<br>Run again here, just now: {esc(_result(row))}"
+    if state.activity is not None:
+        return said
+    return f"{said}<br>{link(f'counterfactual:{place_of}', 'Run', 'Trace, then run this change')}"
 
 
 def _absorbed(data: Any) -> str:
@@ -144,3 +184,24 @@ def _limits(data: Any) -> str:
         return ""
     said = "".join(f"<li>{esc(text)}</li>" for text in limits)
     return f"<h4>What this does not show</h4><ul>{said}</ul>"
+
+
+def _anomaly(state: State) -> str:
+    """What autograd's anomaly mode says beside the origin, or the link that asks it."""
+    found = mapping(state.findings).get("anomaly")
+    if not isinstance(found, Mapping):
+        if state.activity is not None or not items(state.findings, "origins"):
+            return ""
+        takes = seconds(None if state.takes is None else 4 * state.takes)
+        ask = link("ask_anomaly", f"Ask it, {takes}" if takes else "Ask it")
+        return f"<h4>Anomaly mode</h4>{note(f'Not asked. {ask}')}"
+    node, source = found.get("node"), str(found.get("source") or "")
+    if node is None:
+        said = "It says nothing."
+    else:
+        at = f" ({source})" if source else ""
+        agrees = found.get("agrees")
+        same = "The same place." if agrees else "Another place than the origin found here."
+        said = f"It names {node}{at}. {'' if agrees is None else same}".strip()
+    text = f"{said} {found.get('note') or ''}".strip()
+    return f"<h4>Anomaly mode</h4><p>{esc(text)}</p>"

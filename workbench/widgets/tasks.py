@@ -48,6 +48,7 @@ class Tasks:
         layer: str | None = None,
         search: str | None = None,
         section: str | None = None,
+        record: int | None = None,
     ) -> None:
         """Look at something else; nothing is run.
 
@@ -60,6 +61,7 @@ class Tasks:
             layer: Name of the layer whose card is shown.
             search: Text that layer names must hold.
             section: Section of Evidence: ``batch``, ``state``, ….
+            record: Step whose record stands under the timeline.
 
         Raises:
             UsageError: There is no such tab, run, view, section or layer.
@@ -71,12 +73,39 @@ class Tasks:
         if run is not None:
             self._store.dispatch(a.RunShown(run))
         wanted = {"stage": stage, "tensor_kind": tensors, "view": view, "search": search}
-        changes = [(k, v) for k, v in {**wanted, "section": section}.items() if v is not None]
+        wanted_too = {**wanted, "section": section, "record": record}
+        changes: list[tuple[str, Any]] = [(k, v) for k, v in wanted_too.items() if v is not None]
         if tab is not None:
             changes.append(("tab", tab))
         self._store.dispatch(a.Looked(tuple(changes)))
         if layer is not None:
             self._choose_layer(layer)
+
+    def show_event(self, number: int) -> None:
+        """Show the card of the layer that an op of the trace wrote, in Ranges.
+
+        Args:
+            number: The op's number, as the chain of the findings has it.
+
+        Raises:
+            UsageError: No layer on screen was written by it.
+        """
+        from workbench.charts.arrays import rows_of
+        from workbench.widgets.ranges import shown_layers
+
+        layers, _ = shown_layers(self.state)
+        events = () if layers is None else layers.columns.get("event", ())
+        for kind in ("activations", "gradients") if len(events) else ():
+            places = rows_of(layers, kind)
+            found = [i for i, row in enumerate(places) if int(events[int(row)]) == number]
+            if found:
+                look = (("tab", "ranges"), ("tensor_kind", kind), ("layer", found[0]))
+                self._store.dispatch(a.Looked((*look, ("search", ""), ("group", ""))))
+                return
+        raise UsageError(
+            f"No layer of the ranges on screen was written by op number {number}: it lies inside "
+            "a module. The layers around it are in Ranges."
+        )
 
     def _choose_layer(self, label: str) -> None:
         from workbench.widgets.layer_rows import layer_rows

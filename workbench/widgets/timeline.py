@@ -7,13 +7,15 @@ from typing import Any
 from workbench.charts import timeline as timeline_chart
 from workbench.errors import BundleError
 from workbench.widgets import parts
+from workbench.widgets.actions import Looked
 from workbench.widgets.figure import LiveFigure
 from workbench.widgets.markup import esc, note
 from workbench.widgets.parts import Act
+from workbench.widgets.record_card import alert_lines, record_card
 from workbench.widgets.state import State
 from workbench.widgets.store import Store
 
-HEIGHT = 412
+HEIGHT = 372
 
 
 class Timeline:
@@ -21,7 +23,7 @@ class Timeline:
 
     Args:
         store: The panel's state.
-        act: Not used: the timeline starts nothing.
+        act: Not used: the timeline starts nothing. A click on a step shows its record.
         bundle: The opened bundle; its ledger is read on first sight.
     """
 
@@ -29,16 +31,22 @@ class Timeline:
 
     def __init__(self, store: Store, act: Act, bundle: Any) -> None:
         del act
-        self._bundle = bundle
+        self._store, self._bundle = store, bundle
         self._ledger: list[dict[str, Any]] | None = None
-        self._figure = LiveFigure(lambda _x: None, store.guard)
+        self._figure = LiveFigure(self._clicked, store.guard)
         self._empty = parts.html("", "wb-empty")
         self._chart = parts.column([], "wb-chart")
-        self.widget = parts.column([self._empty, self._chart], "wb-timeline")
+        self._card = parts.html("", "wb-card")
+        self._alerts = parts.html("")
+        inside = [self._empty, self._chart, self._card, self._alerts]
+        self.widget = parts.column(inside, "wb-timeline")
+
+    def _clicked(self, step: int) -> None:
+        self._store.dispatch(Looked((("record", step),)))
 
     def part(self, state: State) -> object:
-        """Theme and width; the ledger never changes."""
-        return (state.look.dark, state.look.width)
+        """Theme, width and the step looked at; the ledger never changes."""
+        return (state.look.dark, state.look.width, state.look.record)
 
     def draw(self, state: State) -> None:
         """Draw the series, or say that none were recorded."""
@@ -51,12 +59,17 @@ class Timeline:
             self._empty.value = "" if self._ledger else note(esc(why))
         if not self._ledger:
             return
+        incident = self._bundle.manifest.step
+        chosen = state.look.record if state.look.record >= 0 else incident
+        self._card.value = record_card(self._ledger, chosen, incident)
+        self._alerts.value = alert_lines(self._ledger)
         figure = timeline_chart.figure(
             self._ledger,
-            incident=self._bundle.manifest.step,
+            incident=incident,
             rank=self._bundle.manifest.rank,
             theme="dark" if state.look.dark else "light",
             height=HEIGHT,
+            chosen=chosen,
         )
         self._figure.show(figure, parts.content_width(state.look.width))
         if not self._chart.children:
