@@ -21,6 +21,7 @@ from workbench.numerics import jsonio
 FINDINGS_ID = "wb-findings"
 RUN_ID = "wb-about"
 PLOTLY_ID = "wb-plotly"
+CHART: Final = "chart"
 MAX_PAGE_BYTES: Final = 64 << 20
 # A page of 200 layers has under 3 MB beside the drawing program.
 MAX_TEXT_CHARACTERS: Final = 24 << 20
@@ -44,7 +45,7 @@ class Statement:
 
     Attributes:
         section: Anchor of the section it stands in, ``about`` for the end of the page.
-        place: What it is: a tag's name, or ``drawing``.
+        place: What it is: a tag's name, ``row`` or ``drawing``; ``chart …`` inside of a figure.
         text: The text; the cells of a row are set apart by `` | ``.
     """
 
@@ -97,6 +98,7 @@ class _Reader(HTMLParser):
         self._script: list[str] | None = None
         self._script_id = ""
         self._drawing = 0
+        self._figures = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
@@ -107,6 +109,7 @@ class _Reader(HTMLParser):
             self._drawing += 1
         elif not self._drawing and tag in _BLOCKS | _CELLS | _ROWS:
             self._flush(tag)
+        self._figures += tag == "figure"
         if tag in ("section", "footer"):
             self._section = values.get("id") or ("about" if tag == "footer" else "unnamed")
         if tag != "svg" and not (tag == "meta" and "name" in values):
@@ -136,6 +139,8 @@ class _Reader(HTMLParser):
             self._flush("")
         if tag == "section":
             self._section = "top"
+        elif tag == "figure":
+            self._figures = max(0, self._figures - 1)
 
     def handle_data(self, data: str) -> None:
         if self._script is not None:
@@ -178,6 +183,7 @@ class _Reader(HTMLParser):
             self._place = place
 
     def _say(self, place: str, text: str) -> None:
+        place = f"{CHART} {place}" if self._figures else place
         self.statements.append(Statement(self._section, place, text))
 
 

@@ -31,7 +31,7 @@ from workbench.reports.claims import (
 )
 from workbench.reports.described import BUNDLES, environment_digest
 from workbench.reports.execute import run_notebook
-from workbench.reports.extract import Page, Statement, read_page
+from workbench.reports.extract import CHART, Page, Statement, read_page
 from workbench.reports.page import About, write_page
 from workbench.reports.recheck_head import (
     FILES,
@@ -332,17 +332,13 @@ def _checkable(statements: list[Statement], whole: bool) -> list[Statement]:
     kept = _without(statements, "about")
     if whole:
         return kept
-    drawn = ("drawing", "figcaption", "caption")
+    # the first screen has another chart where there is no trace
     return [
         one
         for one in kept
-        if one.section in _WITHOUT_TRACE and one.place not in drawn and not _of_chart(one)
+        if one.section in _WITHOUT_TRACE
+        and not (one.section == "summary" and one.place.startswith(CHART))
     ]
-
-
-def _of_chart(one: Statement) -> bool:
-    """Rows of a chart's table on the first screen come from the trace."""
-    return one.section == "summary" and one.place in ("row", "summary") and one.text.count("|") > 3
 
 
 def _without(statements: list[Statement], section: str) -> list[Statement]:

@@ -180,10 +180,12 @@ def read_state(bundle: Bundle, prefix: str = "", resolve: Resolve | None = None)
 
 
 def _no_rng(bundle: Bundle) -> Any:
+    reason = bundle.manifest.dropped.get("state/rng.json")
+    why = f" ({reason[:200]})" if reason else ""
     raise CannotRunError(
-        f"The bundle {str(bundle.path)!r} has no file 'state/rng.json', so the random numbers of "
-        "its step are not known and a replay would draw others. The rest of the bundle can still "
-        "be looked at with: workbench inspect"
+        f"The bundle {str(bundle.path)!r} has no file 'state/rng.json'{why}, so the random numbers "
+        "of its step are not known and a replay would draw others. The rest of the bundle can "
+        "still be looked at with: workbench inspect"
     )
 
 
