@@ -4,6 +4,7 @@ WorkbenchError
 ├── UsageError          wrong argument or name                          exit 2
 ├── BundleError         damaged, hostile, unreadable or newer bundle    exit 3
 │   └── StrictJsonError   text that is not strict JSON
+├── CheckpointError     damaged, hostile or unreadable checkpoint       exit 3
 ├── CannotRunError      evidence, code, device or extra is missing      exit 4
 ├── CheckFailedError    ran; what was asked to hold does not            exit 5
 └── NonFiniteError      raised in the training loop (a FloatingPointError)
@@ -37,6 +38,12 @@ class BundleError(WorkbenchError):
 
 class StrictJsonError(BundleError):
     """Text that is not strict JSON (NaN tokens, duplicate keys, numbers out of range)."""
+
+
+class CheckpointError(WorkbenchError):
+    """A checkpoint, or the file of its states, that is damaged, hostile or of an unknown kind."""
+
+    exit_code = 3
 
 
 class CannotRunError(WorkbenchError):

@@ -37,6 +37,33 @@ class Command(click.Command):
             return super().invoke(ctx)
 
 
+class CommandGroup(click.Group):
+    """A command with commands of its own, in a section of the help.
+
+    Args:
+        section: One of ``SECTIONS``.
+        order: Its place within the section.
+        **kwargs: Those of ``click.Group``.
+    """
+
+    def __init__(self, *args: Any, section: str, order: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if section not in SECTIONS:
+            raise ValueError(section)
+        self.section = section
+        self.order = order
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Add a command; each has ``--debug``."""
+        cmd.params.append(debug_option())
+        super().add_command(cmd, name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command with stdout kept for its facts."""
+        with output.facts_only():
+            return super().invoke(ctx)
+
+
 class LazyGroup(click.Group):
     """A group whose commands are the modules of ``workbench.cli.commands``, imported on use."""
 
@@ -59,7 +86,9 @@ class LazyGroup(click.Group):
         """Write the commands in their sections."""
         found = [c for name in self.list_commands(ctx) if (c := self.get_command(ctx, name))]
         for section in SECTIONS:
-            members = [c for c in found if isinstance(c, Command) and c.section == section]
+            members = [
+                c for c in found if isinstance(c, Command | CommandGroup) and c.section == section
+            ]
             rows = [
                 (c.name or "", c.get_short_help_str(limit=100))
                 for c in sorted(members, key=lambda c: c.order)

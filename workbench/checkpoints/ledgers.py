@@ -1,0 +1,85 @@
+"""What a run's ledger tells of its checkpoints: which steps were clean."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from workbench.errors import CheckpointError, StrictJsonError, UsageError
+from workbench.numerics import jsonio
+
+TAIL: Final = 64 * 2**20
+"""Bytes read from a ledger's end."""
+
+
+@dataclass(frozen=True)
+class CleanSteps:
+    """What a ledger says.
+
+    Attributes:
+        last_step: The last step recorded, or None.
+        last_incident: The last step that tripped or raised an alert, or None.
+    """
+
+    last_step: int | None = None
+    last_incident: int | None = None
+
+
+def clean_steps_of(path: str | Path) -> CleanSteps:
+    """Read the end of a ledger.
+
+    Args:
+        path: A ``*.ledger.jsonl`` file, or a directory that holds just one.
+
+    Raises:
+        UsageError: No ledger there, or several.
+        CheckpointError: A line of it is damaged.
+    """
+    file = _ledger(Path(path))
+    records = _records(file)
+    steps = [int(r["step"]) for r in records if isinstance(r.get("step"), int)]
+    incidents = [
+        int(r["step"])
+        for r in records
+        if isinstance(r.get("step"), int) and (r.get("first_bad_stage") or r.get("alerts"))
+    ]
+    return CleanSteps(max(steps, default=None), max(incidents, default=None))
+
+
+def _ledger(path: Path) -> Path:
+    if path.is_file():
+        return path
+    found = sorted(path.glob("*.ledger.jsonl")) if path.is_dir() else []
+    if len(found) != 1:
+        names = ", ".join(repr(p.name) for p in found[:5]) or "none"
+        raise UsageError(
+            f"{str(path)!r} is not one ledger: it has {names}. Give the run's "
+            "'<run>.ledger.jsonl', so that it is known which steps were clean."
+        )
+    return found[0]
+
+
+def _records(path: Path) -> deque[dict[str, Any]]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(max(0, size - TAIL))
+        lines = file.read(TAIL).split(b"\n")
+    whole = lines if size <= TAIL else lines[1:]
+    records: deque[dict[str, Any]] = deque()
+    for number, line in enumerate(whole[:-1]):  # what follows the last newline was cut off
+        if not line.strip():
+            continue
+        try:
+            record = jsonio.loads(line)
+        except StrictJsonError as error:
+            if number == len(whole) - 2:
+                continue
+            raise CheckpointError(
+                f"The ledger {str(path)!r} has a damaged line ({error}), so it is not known which "
+                "steps were clean. Restore it, or scan without --ledger."
+            ) from error
+        if isinstance(record, dict):
+            records.append(record)
+    return records
