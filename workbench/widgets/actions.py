@@ -258,9 +258,10 @@ class Stopped(Action):
 
 @dataclass(frozen=True)
 class WorkerDied(Action):
-    """The child process ended by itself."""
+    """The child process ended by itself; ``offers`` are action names and labels of ways on."""
 
     text: str
+    offers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from workbench.widgets.markup import esc, link, middle
 from workbench.widgets.parts import Act
 from workbench.widgets.state import Line, State
 from workbench.widgets.store import Store
+from workbench.widgets.words import diagnosis_takes, seconds
 
 LONG = 220
 MOST_DAMAGED = 3
@@ -43,7 +44,8 @@ class Header:
         original = state.run("Original")
         verdict = (original.verdict, original.probes, original.sentence) if original else None
         opened = state.look.open & {"code", "keys", "report"}
-        return (state.facts, id(state.findings), verdict, opened, state.problem(self.name))
+        takes = diagnosis_takes(state)
+        return (state.facts, id(state.findings), verdict, opened, takes, state.problem(self.name))
 
     def draw(self, state: State) -> None:
         """Write title and lines."""
@@ -61,13 +63,14 @@ class Header:
 def lines_markup(state: State) -> str:
     """The headline and the four lines."""
     colour = "wb-bad" if state.facts.kind == "nonfinite" else "wb-strong"
+    ask = link("diagnose", f"Diagnose, {seconds(diagnosis_takes(state))}")
     born = born_at(state)
     if born:
         born_html = f"<span>{esc(middle(born, 150))}</span>"
     elif state.facts.kind != "nonfinite":
-        born_html = f'<span class="wb-dim">{esc(NOTHING)}</span> {link("diagnose", "Diagnose")}'
+        born_html = f'<span class="wb-dim">{esc(NOTHING)}</span> {ask}'
     else:
-        born_html = f'<span class="wb-dim">{esc(UNKNOWN)}</span> {link("diagnose", "Diagnose")}'
+        born_html = f'<span class="wb-dim">{esc(UNKNOWN)}</span> {ask}'
     caught_html = f"<span>{esc(middle(state.facts.caught_at, 100))}</span>"
     head = (
         f'<div class="wb-headline"><span class="{colour}">{_glyph(state)}</span> '

@@ -15,7 +15,7 @@ from workbench.widgets import actions as a
 from workbench.widgets.state import ORIGINAL, STAGE_NAMES, Problem, Run
 from workbench.widgets.store import Store
 from workbench.widgets.translate import layers_of, stage_view, stage_views
-from workbench.widgets.words import changed_words, finding_of, run_result
+from workbench.widgets.words import changed_words, diagnosis_takes, finding_of, run_result
 
 START_SECONDS = 4.0
 """What starting a process and importing torch takes before the first stage."""
@@ -78,18 +78,25 @@ class Jobs:
         store: The panel's state.
         start: Starts a replay process.
         saved_layers: Reads the layers table that a diagnosis leaves beside the bundle, or None.
+        ways_on: What can be done when the process died: action names and labels.
     """
 
     def __init__(
-        self, store: Store, start: Callable[[], Worker], saved_layers: Callable[[], Any]
+        self,
+        store: Store,
+        start: Callable[[], Worker],
+        saved_layers: Callable[[], Any],
+        ways_on: Callable[[], tuple[tuple[str, str], ...]] = tuple,
     ) -> None:
         self._store, self._start, self._saved_layers = store, start, saved_layers
+        self._ways_on = ways_on
         self._queue: deque[Job] = deque()
         self._worker: Worker | None = None
         self._job: Job | None = None
         self._began = 0.0
         self._took: dict[tuple[str, str], float] = {}
         self._at = ""
+        self._unfinished: tuple[Job, ...] = ()
 
     @property
     def busy(self) -> bool:
@@ -172,6 +179,20 @@ class Jobs:
         self._worker, self._job, self._at = None, None, ""
         self._store.dispatch(a.Stopped())
 
+    def again(self) -> None:
+        """What the process was doing when it died, and what waited behind it."""
+        unfinished, self._unfinished = self._unfinished, ()
+        for job in unfinished:
+            # a process that died does not stand anywhere any more
+            stands = job.command in ("step", "back", "reset")
+            self.add(self._from_the_start(job) if stands else job)
+
+    def _from_the_start(self, job: Job) -> Job:
+        run = self._store.state.run(job.run)
+        stage = (run.next_stage if run is not None else "") or STAGE_NAMES[0]
+        arguments = {"until": stage, "conditions": dict(job.changed)}
+        return Job(job.verb, job.run, "run", arguments, job.changed, restart=True)
+
     def close(self) -> None:
         """End the process without a word."""
         self._queue.clear()
@@ -183,6 +204,8 @@ class Jobs:
         """How long a job takes here, from the last of its kind or from the record."""
         if job.key in self._took:
             return self._took[job.key]
+        if job.command == "diagnose" and not job.result:
+            return diagnosis_takes(self._store.state)
         recorded = self._store.state.facts.seconds
         if self._worker is None or not self._worker.alive:
             return START_SECONDS + (recorded or 0.0)
@@ -233,9 +256,10 @@ class Jobs:
         elif kind == "error":
             self._fail(Problem(str(event.get("message"))))
         elif kind == "died":
+            self._unfinished = (job, *self._queue)
             self._queue.clear()
             self._worker, self._job, self._at = None, None, ""
-            self._store.dispatch(a.WorkerDied(str(event.get("message"))))
+            self._store.dispatch(a.WorkerDied(str(event.get("message")), self._ways_on()))
 
     def _fail(self, problem: Problem) -> None:
         self._queue.clear()

@@ -34,13 +34,15 @@ from workbench.widgets.state import State
 from workbench.widgets.store import Store
 from workbench.widgets.tabs import makers
 from workbench.widgets.tasks import Tasks
-from workbench.widgets.trust import TrustCard, may_run
+from workbench.widgets.trust import TrustCard
+from workbench.widgets.trusting import Trusting
+from workbench.widgets.ways_on import WaysOn
 
 TICK = 0.1
 """Seconds between two looks at the replay process."""
 
 
-class Workbench(Tasks, Sharing):
+class Workbench(Tasks, Sharing, Trusting, WaysOn):
     """The panel over one bundle.
 
     Opening it reads recorded facts and runs nothing that the bundle names.
@@ -65,7 +67,12 @@ class Workbench(Tasks, Sharing):
         self.other = open_bundle(compare) if isinstance(compare, str | Path) else compare
         self._step, self._make_worker = step, worker
         self._store = Store(_first_state(self.bundle, step))
-        self._jobs = Jobs(self._store, self._start_worker, lambda: saved_layers(self.bundle))
+        self._jobs = Jobs(
+            self._store,
+            self._start_worker,
+            lambda: saved_layers(self.bundle),
+            self._ways_on,
+        )
         self._task: asyncio.Task[None] | None = None
         self._loop = _running_loop()
         self.shell = Shell()
@@ -305,44 +312,7 @@ class Workbench(Tasks, Sharing):
             self.stop()
             raise
 
-    # -- trust --------------------------------------------------------------------------------
-
-    def allow(self, how: str = "own", reference: str = "") -> None:
-        """Answer the trust card: run ``own`` code here, or the ``source`` in the bundle.
-
-        Args:
-            how: ``"own"`` or ``"source"``.
-            reference: Where the own code is; the bundle's reference when empty.
-
-        Raises:
-            UsageError: ``how`` is neither.
-        """
-        if how not in ("own", "source"):
-            raise UsageError(
-                f"allow() was given {how[:40]!r}, so nothing was allowed to run. Give 'own' for "
-                "your code, or 'source' for the copy in the bundle."
-            )
-        trust = self.state.trust
-        if reference:
-            self._store.dispatch(a.TrustEdited((("reference", reference),)))
-        pending = trust.pending
-        self._store.dispatch(a.TrustGiven(how))
-        self._jobs.close()
-        if pending:
-            self._commands.act(pending)
-
-    def allow_as_chosen(self) -> None:
-        """Answer as the card stands; nothing happens while the answer is not complete."""
-        trust = self.state.trust
-        code = CodeReader(self.bundle).read(trust.reference)
-        facts = self.state.facts
-        reference = trust.reference or facts.step_reference
-        if may_run(trust, reference, facts.digest, bool(code.bundled)):
-            self.allow(trust.choice, trust.reference)
-
-    def decline(self) -> None:
-        """Stay with recorded evidence."""
-        self._store.dispatch(a.TrustDeclined())
+    # -- the replay process -------------------------------------------------------------------
 
     def _replaying(
         self,

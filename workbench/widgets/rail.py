@@ -88,6 +88,7 @@ class Rail:
             state.look.stage,
             state.look.open & {"establishes"},
             state.says,
+            state.offers,
             state.problem(self.name),
             state.takes,
         )
@@ -119,6 +120,7 @@ class Rail:
             self.tick(activity)
             return
         text = esc(state.says) + " " if state.says else ""
+        text += " ".join(link(action, label) for action, label in state.offers)
         if chosen is not None and not state.says:
             text += f"<b>{esc(stage_words(chosen.name))}</b> {esc(stage_line(chosen))}"
             opened = "establishes" in state.look.open

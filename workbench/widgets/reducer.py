@@ -126,7 +126,8 @@ def _conditions_undone(state: State, action: a.ConditionsUndone) -> State:
 
 
 def _trust_asked(state: State, action: a.TrustAsked) -> State:
-    return replace(state, trust=replace(state.trust, asked=True, pending=action.pending))
+    trust = replace(state.trust, asked=True, pending=action.pending)
+    return replace(state, trust=trust, says="", offers=())
 
 
 def _trust_edited(state: State, action: a.TrustEdited) -> State:
@@ -140,7 +141,14 @@ def _trust_given(state: State, action: a.TrustGiven) -> State:
 
 def _trust_declined(state: State, action: a.TrustDeclined) -> State:
     del action
-    return _without_problem(replace(state, trust=Trust(reference=state.trust.reference)), "trust")
+    named = state.facts.step_reference or "a step whose place was not recorded"
+    says = (
+        f"Replay is off: the bundle names {named}, which has not been loaded. "
+        "Recorded evidence is shown."
+    )
+    state = replace(state, trust=Trust(reference=state.trust.reference))
+    state = replace(state, says=says, offers=(("choose_code", "Choose code…"),))
+    return _without_problem(state, "trust")
 
 
 # -- the child process ------------------------------------------------------------------------
@@ -150,7 +158,7 @@ def _started(state: State, action: a.Started) -> State:
     activity = Activity(action.verb, action.run, "", "", action.at, action.expected)
     for region in REGIONS_OF_ACTIVITY:
         state = _without_problem(state, region)
-    state = replace(state, activity=activity, says="")
+    state = replace(state, activity=activity, says="", offers=())
     if not action.run:
         return state
     fresh = fresh_stages(state.facts.missing)
@@ -257,11 +265,11 @@ def _stopped(state: State, action: a.Stopped) -> State:
     text = "Stopped by you" + (f" in {words(where)}" if where else "") + "."
     if where:
         text += " Stages before it are kept."
-    return replace(_interrupted(state), says=text)
+    return replace(_interrupted(state), says=text, offers=(("step", "Step ▶"),))
 
 
 def _died(state: State, action: a.WorkerDied) -> State:
-    return replace(_interrupted(state), says=action.text)
+    return replace(_interrupted(state), says=action.text, offers=action.offers)
 
 
 def _interrupted(state: State) -> State:

@@ -272,6 +272,7 @@ class State:
     findings: Any = field(default=None, compare=False)
     findings_from: str = ""
     says: str = ""
+    offers: tuple[tuple[str, str], ...] = ()
     saved_layers: Any = field(default=None, compare=False)
     saved_from: str = ""
     results: tuple[Result, ...] = ()

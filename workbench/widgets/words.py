@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from workbench.charts import words as charts_words
-from workbench.widgets.state import ORIGINAL, Counts, Run, StageView
+from workbench.widgets.state import ORIGINAL, Counts, Run, StageView, State
+
+TRACE_SECONDS = 4.0
+DIAGNOSIS_STEPS = 12
 
 
 def stage_words(stage: str) -> str:
@@ -36,6 +39,11 @@ def seconds(value: float | None) -> str:
     if value < minute:
         return f"about {value:.0f} s"
     return f"about {value / minute:.0f} min"
+
+
+def diagnosis_takes(state: State) -> float:
+    """Seconds that a diagnosis takes here: a traced replay, and one replay a counterfactual."""
+    return TRACE_SECONDS + DIAGNOSIS_STEPS * (state.facts.seconds or 0.0) + (state.takes or 0.0)
 
 
 def run_result(run: Run) -> str:

@@ -166,14 +166,47 @@ def test_a_diagnosis_fills_the_header_and_never_mixes_caught_and_born(panel):
     assert [run.name for run in panel.state.runs] == []
 
 
-def test_compare_is_refused_in_words(bundle):
-    with pytest.raises(UsageError, match="one bundle at a time"):
-        Workbench(bundle, compare=bundle)
-
-
 def test_the_mimebundle_holds_the_header_for_readers_without_a_kernel(panel):
     shown = panel._repr_mimebundle_()
     assert set(shown) >= {"text/plain", "text/html", "application/vnd.jupyter.widget-view+json"}
     assert "The loss became NaN." in shown["text/html"]
     assert "data-wb" not in shown["text/html"]
     assert "<script" not in shown["text/html"]
+
+
+def test_a_dead_process_offers_ways_on_and_runs_again_what_it_was_doing(panel, workers):
+    panel.step()
+    panel.wait()
+    workers[0].slow = True
+    panel.step()
+    workers[0].die("The replay process died in forward: it was killed (SIGKILL).")
+    panel.wait()
+    assert dict(panel.state.offers) == {
+        "again": "Step again",
+        "fewer_samples": "Replay with 1 of 8 samples",
+    }
+    assert 'data-wb="again"' in panel.rail._line.value
+    panel._commands.act("again")
+    panel.wait()
+    assert len(workers) == 2, "a new process"
+    assert workers[1].sent == [("run", {"until": "forward", "conditions": {}})]
+    assert panel.state.shown.reached == 2
+    assert panel.state.offers == ()
+
+
+def test_fewer_samples_is_a_diagnostic_run(panel, workers):
+    panel._commands.act("fewer_samples")
+    panel.wait()
+    run = panel.state.run("A")
+    assert run.changed == (("keep_samples", "0"),)
+
+
+def test_staying_with_recorded_evidence_says_that_replay_is_off(bundle):
+    panel = Workbench(bundle)
+    panel.step()
+    panel.decline()
+    assert panel.state.says.startswith("Replay is off: the bundle names train:Step")
+    assert "Choose code…" in panel.rail._line.value
+    panel._commands.act("choose_code")
+    assert panel.state.trust.asked and panel.state.says == ""
+    panel.close()
