@@ -106,7 +106,7 @@ class _Copy:
                 writer.add_bytes(f"{OP_INPUTS}/{check_name(rel)}", data)
             for rel in self._bundle.files():
                 if rel not in writer.manifest.files:
-                    writer.drop(rel, "left out by redact")
+                    writer.drop(rel, _reason(rel))
             self._manifest(writer, bool(op_inputs))
             path = writer.seal()
         except BaseException:
@@ -244,7 +244,7 @@ class _Copy:
     def _manifest(self, writer: BundleWriter, has_inputs: bool) -> None:
         old = self._bundle.manifest
         reference = old.step_reference
-        why = "the batch was reduced to statistics by redact"
+        why = "reduced to statistics by redact"
         about = (
             f"A redacted copy of the bundle {old.id}, {self._bundle.digest}: batch, gradients, "
             "buffers, optimizer state and random state are statistics of three digits; texts of "
@@ -296,6 +296,11 @@ def _messages(bundle: Bundle) -> list[str]:
     said = str(error.get("message") or "") if isinstance(error, Mapping) else ""
     first = bad.message if bad is not None and bad.kind == "exception" else ""
     return [said, first.partition(": ")[2]]
+
+
+def _reason(rel: str) -> str:
+    reduced = rel.startswith(("batch.", "gradients.", "state/model.", "state/optimizer."))
+    return "reduced to statistics by redact" if reduced else "not copied by redact"
 
 
 def _list(data: Mapping[str, Any], key: str) -> list[Any]:

@@ -9,8 +9,11 @@ from typing import Any, Final
 import numpy as np
 
 from workbench.errors import BundleError
+from workbench.evidence.made import NAME as MADE
+from workbench.evidence.made import read_made
 from workbench.evidence.reader import Bundle, open_bundle
 from workbench.evidence.sample_values import SampleValues, rounded, rounded_array
+from workbench.evidence.scrub import scrub_tree
 from workbench.evidence.table import Table, read_table, write_table
 from workbench.numerics import jsonio
 
@@ -53,6 +56,9 @@ def redact_findings(bundle: Bundle, copy: Path, values: SampleValues) -> bool:
     folder = target.findings_dir
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "findings.json").write_text(jsonio.dumps(data, indent=1) + "\n", encoding="utf-8")
+    made = read_made(bundle)
+    if made:
+        (folder / MADE).write_text(jsonio.dumps(scrub_tree(made), indent=1) + "\n", "ascii")
     for name in _TABLES:
         table = _table(bundle, name)
         if table is not None:

@@ -28,7 +28,11 @@ _LONGEST_SEARCH: Final = 4_000_000
 _TOLERANCE: Final = 1e-3
 _NUMBER: Final = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?(?:e[−+-]?\d+)?")
 # Where findings came from differs between a report and its check, and is no claim of either.
-_ORIGIN_NOTE: Final = re.compile(r"Findings (?:saved|made|packed|from)\b[^.]*\.( .{0,200})?")
+_ORIGIN_NOTE: Final = re.compile(
+    r"Findings (?:saved|made|packed|from)\b[^.]*\.(?: They were made [^|]{0,200}\.)?"
+)
+    r"Findings (?:saved|made|packed|from)\b[^.]*\.(?: They were made [^|]{0,200}\.)?"
+)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from workbench.cli.main import main
 from workbench.errors import NonFiniteError, UsageError
 from workbench.evidence import open_bundle, pack
+from workbench.evidence.made import made_sentence
 from workbench.evidence.redact import redact
 from workbench.evidence.sample_values import SampleValues, rounded, rounded_array
 from workbench.numerics import jsonio
@@ -150,7 +151,7 @@ def test_copy_verifies_and_says_what_is_missing_and_why(original, copy):
     assert all("redact" in text for text in copy.completeness.values())
     assert original.digest in copy.manifest.notes[0]
     assert "batch.safetensors" in copy.manifest.dropped
-    assert copy.manifest.dropped["batch.safetensors"] == "left out by redact"
+    assert copy.manifest.dropped["batch.safetensors"] == "reduced to statistics by redact"
     assert copy.manifest.provenance == {"model_commit": "abc123"}
 
 
@@ -191,6 +192,7 @@ def test_copy_is_diagnosed_without_code_and_its_findings_are_its_own(original, c
     assert found is not None and found.replayed
     assert found.data["origins"][0]["op"] == Findings.load(original).data["origins"][0]["op"]
     assert found.events is not None
+    assert made_sentence(copy).startswith("made 20")
     assert any(original.digest in limit for limit in found.data["limits"])
 
 

@@ -49,6 +49,28 @@ def again(html, bundle):
     }
 
 
+def without_what_varies(html):
+    short, found = re.subn(r"<!-- varies: begin -->.*?<!-- varies: end -->", "", html, flags=re.S)
+    assert found == 1
+    return short
+
+
+def test_two_runs_give_the_same_bytes_header_aside(html, bundle, home):
+    path = report(bundle, output=home / "again" / "second.html", step=STEP)
+    second = path.read_text(encoding="utf-8")
+    assert without_what_varies(second) == without_what_varies(html)
+    page = read_page(html)
+    assert page.about["bundle"]["digest"] == bundle.digest
+    for key in ("template", "parameters", "conditions", "versions", "device", "command"):
+        assert page.about[key], key
+
+
+def test_page_tells_nothing_of_the_machine_it_was_made_on(html, home):
+    assert str(home) not in html
+    assert str(train_step.__file__).rpartition("/")[0] not in html
+    assert not re.search(r"(?<![\w.])/(?:home|root|tmp|Users)/", html)
+
+
 def changed(html, again, bundle, coded=True):
     claims = compared(read_page(html), again[coded], bundle, coded=coded)
     return [claim for claim in claims if claim.status == "changed"]

@@ -53,6 +53,7 @@ def command(
     from workbench.diagnose import diagnose
     from workbench.diagnose.answers import five_answers
     from workbench.evidence import open_bundle
+    from workbench.evidence.made import made_sentence
 
     opened = open_bundle(bundle)
     if require == "replay":
@@ -64,8 +65,10 @@ def command(
     )
     earlier = None if findings.replayed else _earlier(opened)
     if earlier is not None:
+        label = made_sentence(opened)
         note(
-            "The step's code was not run now. Shown are the findings saved by an earlier diagnosis."
+            "The step's code was not run now. Shown are the findings saved by an earlier diagnosis"
+            f"{f', {label}' if label else ''}."
         )
         findings = earlier
     saved = None if earlier is not None else save(findings, opened.findings_dir)
