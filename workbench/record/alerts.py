@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from workbench.record.policy import Alerts
+
+_FEWEST = 4
+"""Steps that make a usual size."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,29 @@ class AlertMonitor:
         ]
         return [alert for alert in found if alert is not None]
 
+    def will_jump(self, loss: float | None, norm: float | None) -> bool:
+        """Whether a step that is still running has a loss or a norm that will make an alert.
+
+        Known before the update, so that the state it began with can be kept through it.
+
+        Args:
+            loss: Its loss.
+            norm: Its gradient norm.
+        """
+        limits = self._settings
+        return any(
+            limit is not None and (times := _times_usual(history, value)) and times >= limit
+            for limit, history, value in (
+                (limits.loss_factor, self._losses, loss),
+                (limits.grad_norm_factor, self._norms, norm),
+            )
+        )
+
+    @property
+    def looks_for_jumps(self) -> bool:
+        """Whether a jump of the loss or of the gradient norm makes an alert."""
+        return self._settings.loss_factor is not None or self._settings.grad_norm_factor is not None
+
     def _once(self, name: str, now: bool, alert: Alert | None) -> Alert | None:
         if not now:
             self._raised.discard(name)
@@ -114,9 +141,18 @@ class AlertMonitor:
         if limit is None or value is None or not math.isfinite(value):
             return None
         size = abs(value)
-        usual = statistics.median(history) if len(history) >= 4 else None
+        times = _times_usual(history, value)
+        usual = statistics.median(history) if times is not None else 0.0
         history.append(size)
-        if usual is None or usual == 0.0:
+        if times is None:
             return None
-        message = f"The {what} {size:g} is {size / usual:.3g} times its usual {usual:g}."
-        return self._once(name, size / usual >= limit, Alert(name, size / usual, limit, message))
+        message = f"The {what} {size:g} is {times:.3g} times its usual {usual:g}."
+        return self._once(name, times >= limit, Alert(name, times, limit, message))
+
+
+def _times_usual(history: Sequence[float], value: float | None) -> float | None:
+    """How many times its usual size a value has; None where no usual size is known."""
+    if value is None or not math.isfinite(value) or len(history) < _FEWEST:
+        return None
+    usual = statistics.median(history)
+    return abs(value) / usual if usual else None

@@ -49,6 +49,6 @@ class CalmStep:
 
 
 def write_calm(writer: BundleWriter, kept: KeptStep) -> None:
-    """Write a calm step under ``calm/``, with an index of ``step``, ``prefix`` and ``loss_bits``."""
+    """Write a calm step under ``calm/``; its index has ``step``, ``prefix`` and ``loss_bits``."""
     write_state(writer, kept.snapshot.freeze(), "calm/")
     writer.add_json(INDEX, {"step": kept.step, "prefix": "calm/", "loss_bits": kept.loss_bits})

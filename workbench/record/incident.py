@@ -33,6 +33,7 @@ COMPLETE = "complete"
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]+")
 _DROP_ORDER = ("trajectory", "calm", "gradients", "state/optimizer", "state/model", "batch")
 """What is left out first when a bundle would grow beyond ``max_bytes``."""
+_STEPS = ("trajectory", "calm")
 
 
 @dataclass
@@ -159,7 +160,7 @@ class Incident:
         if self._statistics_only():
             return dict.fromkeys(heavy, "the policy keeps statistics only")
         sizes = {
-            stem: sum(kept.size for kept in tree) if stem in ("trajectory", "calm") else tree_bytes(tree)
+            stem: sum(kept.size for kept in tree) if stem in _STEPS else tree_bytes(tree)
             for stem, tree in heavy.items()
         }
         dropped: dict[str, str] = {}

@@ -209,7 +209,7 @@ class LowLevelStep:
             )
         self._session.ungated_update = not runner.values.losses or not self._gradients_seen
         self._stage = "update"
-        self._session.before_update(runner.will_skip)
+        self._session.before_update(runner.will_skip, jumped=self._session.recorder.jumped(runner))
         proofs = [UpdateProof(optimizer, runner.scaler) for optimizer in runner.optimizers]
         yield
         self._updated = True

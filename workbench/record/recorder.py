@@ -17,6 +17,7 @@ import torch
 
 from workbench.errors import NonFiniteError, UsageError
 from workbench.evidence.schema import FirstBad
+from workbench.record import requests
 from workbench.record.alerts import AlertMonitor
 from workbench.record.calm import CalmStep
 from workbench.record.ending import any_updated, finish_step
@@ -25,6 +26,7 @@ from workbench.record.ledger import Ledger
 from workbench.record.low_level import LowLevelStep
 from workbench.record.order_lint import OrderLint
 from workbench.record.policy import Action, Policy
+from workbench.record.record import grad_norm
 from workbench.record.recovery import RecoveryRing
 from workbench.record.result import StepResult
 from workbench.record.running import RecordingRunner
@@ -36,7 +38,7 @@ from workbench.step.early import may_update_early
 from workbench.step.locate import step_reference
 from workbench.step.runner import Outcome, StepRunner
 from workbench.step.stages import Unit
-from workbench.step.values import text_of
+from workbench.step.values import scalar, text_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -116,6 +118,13 @@ class Recorder:
         self.may_update_early = may_update_early(step, model)
         self.reference = self._find_reference()
 
+    def jumped(self, runner: StepRunner) -> bool:
+        """Whether this step, not updated yet, will make an alert by its loss or gradient norm."""
+        if not self.monitor.looks_for_jumps:
+            return False
+        values = (scalar(runner.loss_value), grad_norm(runner))
+        return bool(self.guard("alert", lambda: self.monitor.will_jump(*values)))
+
     # -- the two forms ----------------------------------------------------------------------------
 
     def train_step(
@@ -151,7 +160,7 @@ class Recorder:
         while (unit := runner.next_unit) is not None:
             if unit.stage == "update":
                 last = unit.phase == runner.step_phases[-1]
-                session.before_update(runner.will_skip, last)
+                session.before_update(runner.will_skip, last, self.jumped(runner))
             self.after_unit(session, runner, runner.advance())
         return self.finish(session, runner)
 
@@ -287,6 +296,10 @@ class Recorder:
         return session.keep_through_update or self.scan.in_full(
             session.step_index, runner.values, runner.loss_value, self.optimizers
         )
+
+    def requested(self) -> str | None:
+        """The reason of a ``workbench capture`` request that this step answers, or None."""
+        return self.guard("capture request", lambda: requests.take(self.directory, self.run_id))
 
     def scan_next(self) -> None:
         """Ask for a deep scan of the next step: every element of its batch and outputs."""

@@ -45,7 +45,7 @@ class Session:
     ) -> None:
         self.recorder = recorder
         self.step_index = recorder.step_index
-        self.capture = capture
+        self.capture = capture or recorder.requested()
         self.sample_ids = sample_ids
         self.low_level = low_level
         self.started = time.time()
@@ -61,7 +61,7 @@ class Session:
         self.batch_summary: dict[str, Any] | None = None
         self.snapshot: StepSnapshot | None = None
         self.deep = recorder.takes_deep_scan(self.step_index)
-        self.keep_through_update = capture is not None or recorder.ring.wants_state(
+        self.keep_through_update = self.capture is not None or recorder.ring.wants_state(
             recorder.step_index
         )
         self.sums: dict[str, int] | None = None
@@ -130,16 +130,21 @@ class Session:
         if self.snapshot is not None and unit.stage == "input":
             self.snapshot.before_unit(unit.phase, unit.micro_step)
 
-    def before_update(self, will_skip: bool, last_phase: bool = True) -> None:
+    def before_update(self, will_skip: bool, last_phase: bool = True, jumped: bool = False) -> None:
         """Let go of what an update would have to copy, unless it is wanted afterwards.
 
         Args:
             will_skip: The scaler will skip: nothing is written, so keeping stays free.
             last_phase: No later phase of this step can trip before its own update.
+            jumped: Loss or gradient norm will make an alert: the state is kept for its bundle.
         """
         if not last_phase:
             return
         if self.snapshot is None or self.keep_through_update or self.settled or will_skip:
+            return
+        if jumped:
+            self.snapshot.settle_optimizers()
+            self.keep_gradients()
             return
         self.snapshot.drop_before_update()
         self.gradients = {}
