@@ -31,8 +31,6 @@ _NUMBER: Final = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?(?:e[−+-]?\d+)?")
 _ORIGIN_NOTE: Final = re.compile(
     r"Findings (?:saved|made|packed|from)\b[^.]*\.(?: They were made [^|]{0,200}\.)?"
 )
-    r"Findings (?:saved|made|packed|from)\b[^.]*\.(?: They were made [^|]{0,200}\.)?"
-)
 
 
 @dataclass(frozen=True)

@@ -137,6 +137,8 @@ class _Reader(HTMLParser):
             self._flush("")
         elif not self._drawing and tag in _BLOCKS | _CELLS | _ROWS:
             self._flush("")
+            if tag not in _CELLS:
+                self._end_row()
         if tag == "section":
             self._section = "top"
         elif tag == "figure":
@@ -151,7 +153,7 @@ class _Reader(HTMLParser):
     def close(self) -> None:
         super().close()
         self._flush("")
-        self._flush("tr")
+        self._end_row()
 
     def _begin_program(self, values: dict[str, str]) -> None:
         self._flush("")
@@ -176,11 +178,15 @@ class _Reader(HTMLParser):
             self._cells.append(text)
         elif text:
             self._say(self._place or "text", text)
-        if self._cells and place not in _CELLS and place != "":
-            cells, self._cells = self._cells, []
-            self._say("row", " | ".join(cells))
+        if place not in _CELLS and place != "":
+            self._end_row()
         if place or not in_row:
             self._place = place
+
+    def _end_row(self) -> None:
+        cells, self._cells = self._cells, []
+        if cells:
+            self._say("row", " | ".join(cells))
 
     def _say(self, place: str, text: str) -> None:
         place = f"{CHART} {place}" if self._figures else place
