@@ -52,6 +52,7 @@ def findings_lines(data: Mapping[str, Any]) -> list[str]:
     if bad:
         lines.append(f"Caught at {bad['stage']}: {bad['tensor']}, step {bad['step']:,}")
     lines += [_origin(origin) for origin in data.get("origins", [])]
+    lines += _left(data.get("envelope"))
     lines += [_counterfactual(item) for item in data.get("counterfactuals", [])]
     lines += [
         f"Contributor: {item.get('op')}, event {item.get('event')}, {_words(item.get('role'))}"
@@ -63,6 +64,14 @@ def findings_lines(data: Mapping[str, Any]) -> list[str]:
     lines += [f"Chain: {_plain(item)}" for item in data.get("chain", [])]
     lines += [f"Limit: {text}" for text in data.get("limits", [])]
     return lines
+
+
+def _left(envelope: Mapping[str, Any] | None) -> list[str]:
+    """What left its usual range, in order."""
+    if not envelope:
+        return []
+    left = [f"Left: {item.get('sentence')}" for item in envelope.get("left", [])]
+    return [*left, str(envelope.get("compared"))] if envelope.get("compared") else left
 
 
 def _origin(origin: Mapping[str, Any]) -> str:

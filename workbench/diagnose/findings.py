@@ -12,15 +12,18 @@ from workbench.diagnose.origin_rows import grouped, growth_row, origin_row
 from workbench.diagnose.replaced import replaces
 from workbench.errors import BundleError
 from workbench.evidence import summary_facts, summary_lines
+from workbench.evidence.made import write_made
 from workbench.evidence.table import read_table, write_table
 from workbench.numerics import jsonio
 
 if TYPE_CHECKING:
     from workbench.diagnose.analysis import Analysis, Judged
+    from workbench.diagnose.envelope import Envelope
     from workbench.evidence import Bundle, Table
     from workbench.replay import Reproduction
 
 SCHEMA = "workbench.findings/1"
+_PACKED = "findings/findings.json"
 
 
 @dataclass
@@ -71,11 +74,12 @@ class Findings:
         part = directory / ".findings.json.part"
         part.write_text(self.to_json(indent=1) + "\n", encoding="utf-8")
         part.replace(directory / "findings.json")
+        write_made(directory)
         return directory
 
     @classmethod
     def load(cls, bundle: Bundle) -> Findings | None:
-        """Read the findings saved beside a bundle.
+        """Read the findings saved beside a bundle, else those that were packed with it.
 
         Returns:
             None when there are none, or when they are about other bytes than this bundle's.
@@ -84,9 +88,10 @@ class Findings:
             BundleError: The file is there but is not a findings document.
         """
         path = bundle.findings_dir / "findings.json"
-        if not path.is_file():
+        beside = path.is_file()
+        if not beside and _PACKED not in bundle.packed_findings():
             return None
-        data = jsonio.loads(path.read_bytes())
+        data = jsonio.loads(path.read_bytes() if beside else bundle.read_packed_findings(_PACKED))
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise BundleError(
                 f"The file '{path}' is not a '{SCHEMA}' document, so it cannot be shown beside "
@@ -95,9 +100,12 @@ class Findings:
         if data.get("bundle", {}).get("digest") != bundle.digest:
             return None
         found = cls(data)
-        if (bundle.findings_dir / "trace" / "events.json").is_file():
+        if beside and (bundle.findings_dir / "trace" / "events.json").is_file():
             found.events = read_table(bundle.findings_dir / "trace", "events")
             found.layers = read_table(bundle.findings_dir / "trace", "layers")
+        elif not beside and "findings/trace/events.json" in bundle.packed_findings():
+            found.events = read_table(bundle, "findings/trace/events")
+            found.layers = read_table(bundle, "findings/trace/layers")
         return found
 
 
@@ -106,6 +114,7 @@ def build(
     reproduction: Reproduction | None,
     analysis: Analysis | None,
     limits: list[str],
+    envelope: Envelope | None = None,
 ) -> Findings:
     """Put everything found into one document.
 
@@ -114,6 +123,7 @@ def build(
         reproduction: The replay's verdict, or None when nothing was replayed.
         analysis: The trace's analysis, or None.
         limits: Limits known so far (why a replay was not possible, say).
+        envelope: What a finite incident left, or None for any other bundle.
     """
     data: dict[str, Any] = {
         "schema": SCHEMA,
@@ -134,6 +144,13 @@ def build(
     if analysis is not None:
         _fill(data, bundle, analysis)
         result.events, result.layers = analysis.trace.events, analysis.trace.layers
+    if envelope is not None:
+        data["envelope"] = envelope.to_data()
+        data["step_order"] = [
+            {"step": one.step, "what": one.what, "name": one.name, "sentence": one.sentence}
+            for one in envelope.left
+        ]
+        data["limits"] += envelope.limits
     facts = summary_facts(bundle, data if reproduction is not None else None)
     first = data["origins"][0] if data["origins"] else None
     if first is not None:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.diagnose.alerts import recorded_envelope, replayed_envelope
 from workbench.diagnose.analysis import Analysis, analyse
 from workbench.diagnose.anomaly import anomaly_finding
 from workbench.diagnose.counterfactuals import run_counterfactuals
 from workbench.diagnose.findings import Findings, build
 from workbench.diagnose.growth import look_back
+from workbench.diagnose.skips import skipped, without_scale
 from workbench.errors import CannotRunError, UsageError
 from workbench.evidence import Bundle, open_bundle
 from workbench.replay import Replay
@@ -63,7 +65,8 @@ def diagnose(
     except CannotRunError as error:
         if require == "replay":
             raise
-        return build(opened, None, None, [f"Needs replay: {error}"])
+        envelope = recorded_envelope(opened) if opened.kind == "alert" else None
+        return build(opened, None, None, [f"Needs replay: {error}"], envelope)
     return diagnose_replay(opened, replay, say, counterfactuals=counterfactuals, anomaly=anomaly)
 
 
@@ -99,12 +102,33 @@ def diagnose_replay(
     analysis.growth = look_back(bundle, replay, analysis)
     if counterfactuals:
         analysis.counterfactuals = run_counterfactuals(replay, analysis, progress)
+    if skipped(trace) and not analysis.origins and not analysis.counterfactuals:
+        progress("Replaying without the loss scale")
+        analysis = _without_scale(replay, analysis, progress)
+    envelope = None
+    if bundle.kind == "alert" and not analysis.origins:
+        envelope = replayed_envelope(bundle, replay, trace, progress)
     progress("Writing the findings")
-    findings = build(bundle, reproduction, analysis, _limits(replay, trace, raises))
+    findings = build(bundle, reproduction, analysis, _limits(replay, trace, raises), envelope)
     if anomaly:
         progress("Asking anomaly mode")
         findings.data["anomaly"] = anomaly_finding(replay, findings.origins)
     return findings
+
+
+def _without_scale(replay: Replay, analysis: Analysis, progress: Progress) -> Analysis:
+    """A skipped step: benign when it is finite without the scale, else that is what to explain."""
+    row, bad = without_scale(replay)
+    if row is None:
+        return analysis
+    if bad is not None:
+        conditions = replay.nearest.replace(scale=1.0)
+        progress("Tracing the step without the loss scale")
+        trace = replay.trace(conditions=conditions)
+        trace.sinks = trace.sinks or trace.skips
+        analysis = analyse(trace, lambda keep: replay.trace(keep=keep, conditions=conditions))
+    analysis.counterfactuals = [row]
+    return analysis
 
 
 def _limits(replay: Replay, trace: Trace, raises: bool) -> list[str]:

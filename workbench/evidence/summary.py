@@ -35,6 +35,7 @@ _SUBJECTS: Final = {
     "buffer": "buffer",
     "input": "batch field",
 }
+_SKIP_ALERTS: Final = frozenset({"consecutive_skips", "skip_ratio", "minimum_scale"})
 _ALONE: Final = frozenset({"loss", "grad_norm", "loss_scale"})
 
 
@@ -118,7 +119,9 @@ def headline(facts: SummaryFacts) -> str:
             return f"{BAD} A gate found nothing, and yet: {_born(origins[0])}"
         return f"{QUIET} {'Nothing tripped in this step; it was captured on request.'}"
     if facts.kind == "alert" or bad.get("kind") == "alert":
-        return f"{ALERT} Nothing non-finite. Alert: {_alert(facts, bad)}"
+        # what a skipped step's gradients were under the loss scale was not finite
+        skips = str(bad.get("tensor")) in _SKIP_ALERTS
+        return f"{ALERT} {'' if skips else 'Nothing non-finite. '}Alert: {_alert(facts, bad)}"
     what = _what(bad)
     if origins:
         return f"{BAD} {what} {_born(origins[0])}"
@@ -163,9 +166,10 @@ def sure(facts: SummaryFacts) -> str:
     if reproduction.get("deterministic_here") is False:
         sentence += " Two replays here differ from each other: the step is not deterministic here."
     survives = reproduction.get("survives_instrumentation")
+    tripped = _sink(facts) not in {None, "alert"}
     if survives is None or verdict in {"not_reproduced", "unverifiable"}:
         return sentence  # what does not fail without probes cannot stop failing with them
-    return f"{sentence} {survival_sentence(survives is True, tripped=_sink(facts) is not None)}"
+    return f"{sentence} {survival_sentence(survives is True, tripped=tripped)}"
 
 
 def reach(facts: SummaryFacts) -> str:
@@ -312,7 +316,8 @@ def _nothing_found(facts: SummaryFacts) -> str:
     if verdict in {"unverifiable", "not_reproduced"}:
         return "Not known: there was no replay that failed as recorded."
     if facts.kind == "alert" or verdict == "same_alert":
-        return "No value is non-finite, so there is no birth to find."
+        left = _mapping(findings.get("envelope")).get("sentence")
+        return clean(left or "No value is non-finite, so there is no birth to find.", 400)
     absorbed = findings.get("absorbed")
     if facts.silent or absorbed:
         return clean(facts.silent or "Silent: an overflow was absorbed into finite values.", 300)

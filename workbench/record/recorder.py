@@ -20,6 +20,7 @@ from workbench.evidence.schema import FirstBad
 from workbench.record import requests
 from workbench.record.alerts import AlertMonitor
 from workbench.record.calm import CalmStep
+from workbench.record.checkpoint_watch import CheckpointWatch
 from workbench.record.ending import any_updated, finish_step
 from workbench.record.incident import safe_name
 from workbench.record.ledger import Ledger
@@ -66,6 +67,7 @@ class Recorder:
             ``model_commit``, ``tokenizer_hash``, ``config_hash``, ``checkpoint_parent`` and more.
         schedulers: The learning-rate schedulers.
         first_step: Number of the first step (a resumed run goes on counting).
+        checkpoints: Where training saves its checkpoints; their states are then kept beside them.
 
     Attributes:
         step_index: Number of the next step.
@@ -87,6 +89,7 @@ class Recorder:
         provenance: Mapping[str, Any] | None = None,
         schedulers: Sequence[Any] = (),
         first_step: int = 0,
+        checkpoints: str | Path | None = None,
     ) -> None:
         self.step_object = step
         self.model = model
@@ -106,6 +109,7 @@ class Recorder:
         self.scan = UpdateScan(model, self.policy.deep_scan_every)
         self.monitor = AlertMonitor(self.policy.alerts)
         self.calm = CalmStep(self.policy)
+        self.checkpoints = None if checkpoints is None else CheckpointWatch(checkpoints)
         self.failures: list[str] = []
         self.previous_scale: float | None = None
         self.first_bad: FirstBad | None = None
@@ -184,9 +188,28 @@ class Recorder:
             batches = [batch]
         return LowLevelStep(self, batches, sample_ids, capture)
 
+    def checkpoint_saved(self, path: str | Path) -> None:
+        """Say that a checkpoint was saved: it is suspect, and is scanned in the background.
+
+        Args:
+            path: The checkpoint, a file or a folder in the directory given as ``checkpoints``.
+
+        Raises:
+            UsageError: The recorder was not told where checkpoints lie.
+        """
+        watch = self.checkpoints
+        if watch is None:
+            raise UsageError(
+                f"The checkpoint {str(path)!r} cannot be noted, since this recorder does not know "
+                "where checkpoints lie. Make it with Recorder(..., checkpoints=<their directory>)."
+            )
+        self.guard("checkpoint", lambda: watch.saved(path, self.step_index - 1))
+
     def close(self) -> None:
-        """Close the ledger."""
+        """Close the ledger, and wait for checkpoint scans to end."""
         self.ledger.close()
+        if self.checkpoints is not None:
+            self.guard("checkpoint states", self.checkpoints.wait)
 
     # -- gates and decisions ----------------------------------------------------------------------
 

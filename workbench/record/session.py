@@ -70,6 +70,7 @@ class Session:
         self.max_grad_norm: float | None = None
         self.logged_loss: float | None = None
         self.ungated_update = False
+        self.seen_in_full = False
         # what a trip freezes
         self.trip: Trip | None = None
         self.settled = False

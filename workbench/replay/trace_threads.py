@@ -28,4 +28,4 @@ def threads_seen() -> Iterator[list[str]]:
     try:
         yield names
     finally:
-        threading.setprofile(before)  # type: ignore[arg-type]
+        threading.setprofile(before)
