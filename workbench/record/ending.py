@@ -81,10 +81,23 @@ def _record(
         _tell(recorder, session, runner, trip, written)
     if trip is None and skipped == "none":
         recorder.guard("calm step", lambda: recorder.calm.add(session, session.loss_bits))
+    recorder.guard("checkpoint states", lambda: _tell_checkpoints(recorder, session, trip))
     if recorder.ring.every:
         bits = session.loss_bits or (None if loss is None else loss_bits(loss))
         recorder.ring.add(session.step_index, session.snapshot, bits, session.sums)
     return written
+
+
+def _tell_checkpoints(recorder: Recorder, session: Session, trip: Trip | None) -> None:
+    """Let the states of checkpoints follow: this step was clean, or an incident."""
+    watch = recorder.checkpoints
+    if watch is None:
+        return
+    if trip is None or trip.kind == "captured":
+        watch.clean(session.step_index, session.seen_in_full)
+    else:
+        what = "an alert" if trip.kind == "alert" else f"non-finite values at {trip.stage}"
+        watch.incident(session.step_index, f"{what} in step {session.step_index}")
 
 
 def _lint(recorder: Recorder, session: Session, runner: StepRunner) -> list[str]:

@@ -125,6 +125,7 @@ class RecordingRunner(StepRunner):
     def _update_looks_finite(self) -> bool:
         """Look at a share of parameters and optimizer state; False asks for the full gate."""
         if self._recorder.scans_update(self._session, self):
+            self._session.seen_in_full = True
             self._look_at_second_moments()
             self._masks_before = self._masks_now()
             return False

@@ -1,0 +1,88 @@
+"""The recorder's part in trusting checkpoints: clean steps commit, an incident casts doubt.
+
+Writing states and scanning happen off the training thread; a failure there is the recorder's own
+and never reaches training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from workbench.checkpoints import Registry
+from workbench.checkpoints.states import CLEAN_STEPS
+
+_EVERY: Final = 50
+"""Steps after which the registry is told of clean steps when no checkpoint waits for them."""
+
+
+class CheckpointWatch:
+    """Tells a checkpoint registry what the recorder sees.
+
+    Args:
+        directory: Where training saves its checkpoints.
+        clean_steps: Clean steps after a checkpoint before it may be committed.
+
+    Attributes:
+        proven_clean: The last step whose whole state was seen finite after its update; −1 before.
+    """
+
+    def __init__(self, directory: str | Path, clean_steps: int = CLEAN_STEPS) -> None:
+        self.registry = Registry(directory, clean_steps)
+        self.proven_clean = -1
+        self._told = -1
+        self._waiting: int | None = None
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="workbench-checkpoints")
+        self._running: list[Future[object]] = []
+
+    def saved(self, path: str | Path, step: int) -> None:
+        """A checkpoint was saved after a step: it is suspect, and is scanned in the background."""
+        self._waiting = step
+        name = Path(path).name
+        self._start(lambda: self.registry.saved(path, step))
+        self._start(lambda: self.registry.scan([name]))
+
+    def clean(self, step: int, proven: bool) -> None:
+        """A step ended without an incident.
+
+        Args:
+            step: The step.
+            proven: Whether parameters, buffers and optimizer state were all seen finite after it.
+        """
+        if proven:
+            self.proven_clean = step
+        waited = self._waiting
+        due = step - self._told >= _EVERY
+        if waited is not None and step >= waited + self.registry.clean_steps:
+            due, self._waiting = True, None
+        if due and self.registry.directory.is_dir():
+            self._told = step
+            self._start(lambda: self.registry.clean(step))
+
+    def incident(self, step: int, why: str) -> None:
+        """A step tripped: what is newer than the last proven step becomes suspect, at once."""
+        if not self.registry.directory.is_dir():
+            return
+        self.wait()
+        self._waiting = step
+        self.registry.incident(step, self.proven_clean, why)
+
+    def wait(self) -> None:
+        """Wait for scans and writes to end.
+
+        Raises:
+            CheckpointError: The states file is damaged.
+            OSError: The directory cannot be written.
+        """
+        running, self._running = self._running, []
+        for one in running:
+            one.result()
+
+    def _start(self, work: Callable[[], object]) -> None:
+        done = [one for one in self._running if one.done()]
+        self._running = [one for one in self._running if not one.done()]
+        self._running.append(self._pool.submit(work))
+        for one in done:
+            one.result()
