@@ -52,4 +52,4 @@ sections.environment(incident)
 # ## How to check this report
 
 # %% check
-sections.check(incident)
+sections.check(incident, replayed="The step, once for each run listed above, by this report.")

@@ -15,14 +15,14 @@ show_samples: bool = False  # Whether sample identifiers may stand in the report
 title: str = ""  # Title of the page; empty makes one from the incident
 author: str = ""  # Who answers for this report; never taken from the system
 
-# %% load
+# %% load doing="Reading the bundle and its findings"
 from workbench.reports import sections
 
 incident = sections.load_incident(
     bundle, step=step, trust=trust, show_samples=show_samples, title=title, author=author
 )
 
-# %% first-screen
+# %% first-screen doing="Writing the first screen"
 sections.first_screen(incident)
 
 # %% [markdown]
@@ -57,6 +57,12 @@ sections.ranges(incident)
 
 # %% timeline
 sections.timeline(incident)
+
+# %% [markdown]
+# ## Notes
+
+# %% notes
+sections.notes(incident)
 
 # %% [markdown]
 # ## Environment

@@ -62,4 +62,4 @@ sections.environment(incident)
 # ## How to check this report
 
 # %% check
-sections.check(incident)
+sections.check(incident, replayed="The step, once for each cell, by this report.")

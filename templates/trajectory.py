@@ -49,4 +49,4 @@ sections.environment(incident)
 # ## How to check this report
 
 # %% check
-sections.check(incident)
+sections.check(incident, replayed="Every kept step, by this report.")

@@ -17,6 +17,7 @@ from workbench.reports.incident import Incident
 from workbench.reports.opening import opening, require_code
 from workbench.reports.telling import tell
 
+_NEEDS = {"precision": "Needs float32", "remove": "Needs removal"}
 _WHAT = {"precision": "run in float32", "remove": "replaced by identity"}
 
 
@@ -94,7 +95,7 @@ def first_screen(report: BisectReport) -> Section:
         ("Part", f"{data['part']}." if data["part"] else "", "search"),
         ("Found with", f"{runs}.", "search"),
         *(
-            (f"Must {_must(which)}", _needed(found), "blocks-that-must-change")
+            (_NEEDS[which], _needed(found), "blocks-that-must-change")
             for which, found in report.changes.items()
         ),
         (
@@ -113,10 +114,6 @@ def _block(data: Mapping[str, Any]) -> str:
     if data["origin"] is None:
         return ""
     return "Outside of the model's blocks."
-
-
-def _must(which: str) -> str:
-    return {"precision": "leave low precision", "remove": "go"}[which]
 
 
 def _needed(found: Mapping[str, Any]) -> str:

@@ -62,6 +62,23 @@ def code(text: str, label: str) -> Block:
     return {"type": "code", "text": text, "label": label}
 
 
+def links(caption: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Block:
+    """A table whose first column opens a file beside the page.
+
+    Args:
+        caption: One sentence that says what the rows are.
+        headers: Column names.
+        rows: ``(text, file name or empty, further columns …)``.
+    """
+    plain = [[str(cell) for cell in row] for row in rows]
+    return {"type": "links", "caption": caption, "headers": list(headers), "rows": plain}
+
+
+def markdown(text: str) -> Block:
+    """Text that somebody wrote: paragraphs, lists and emphasis; everything else is escaped."""
+    return {"type": "markdown", "text": text}
+
+
 def contents() -> Block:
     """The place of the contents list, which only the page can fill."""
     return {"type": "contents"}
@@ -157,6 +174,8 @@ def _lines(block: Block) -> list[str]:
         return [f"- {item}" for item in block["items"]]
     if kind == "steps":
         return [f"{n}. {' '.join(item)}" for n, item in enumerate(block["items"], 1)]
+    if kind == "links":
+        return [block["caption"], *("\t".join(row) for row in block["rows"])]
     if kind == "table":
         return [block["caption"], *("\t".join(row) for row in block["rows"])]
     if kind == "chart":

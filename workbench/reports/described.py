@@ -122,8 +122,10 @@ def command(template: Template, shown: Mapping[str, Any]) -> str:
     """The command that makes the report again, with bundles by their names."""
     names = [str(shown[name]) for name in BUNDLES if shown.get(name)]
     parts = ["workbench report", *map(shlex.quote, names)]
-    if template.name != "incident":
-        parts.append(f"--template {shlex.quote(template.name)}")
+    if template.modules:
+        parts.append(f"--template {shlex.quote(template.path.name)}")
+    elif template.name != "incident":
+        parts.append(f"--template {template.name}")
     parts += [f"--{k} {shlex.quote(str(shown[k]))}" for k in ("step", "trust") if shown.get(k)]
     rest = {k: v for k, v in shown.items() if k not in (*BUNDLES, "step", "trust")}
     parts += [f"-p {name} {shlex.quote(str(value))}" for name, value in sorted(rest.items())]

@@ -34,6 +34,8 @@ _PARAMETERS = {"parameters", "injected-parameters"}
 class Terminated(KeyboardInterrupt):
     """The process was asked to end by SIGTERM; what ran is still written."""
 
+    exit_code = 143
+
 
 @dataclass
 class Execution:
@@ -86,7 +88,7 @@ def run_notebook(
 
     Returns:
         The notebook with what ran, and the state of each cell in its metadata: ``completed``,
-        ``failed`` or ``not run``.
+        ``failed``, ``stopped`` (by the user or a signal) or ``not run``.
 
     Raises:
         CannotRunError: No kernel could be started.
@@ -103,7 +105,7 @@ def run_notebook(
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="workbench-report-"))
         watch.tell("Starting the report's own Python")
         try:
-            stack.enter_context(_ended_by_signal())
+            stack.enter_context(ended_by_signal())
             result = execute_notebook(
                 node,
                 str(Path(folder) / "run.ipynb"),
@@ -155,7 +157,7 @@ class _Watch:
 
 
 @contextmanager
-def _ended_by_signal() -> Iterator[None]:
+def ended_by_signal() -> Iterator[None]:
     """Turn SIGTERM into an exception, so that what ran is written before the process ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -234,8 +236,9 @@ def _kernel(modules: Sequence[Path] = ()) -> Iterator[None]:
                 "-f",
                 "{connection_file}",
                 "--HistoryManager.enabled=False",
-                # at WARNING it says on stderr that a local socket is not encrypted
-                "--IPKernelApp.log_level=40",
+                # below CRITICAL it says on stderr that a local socket is not encrypted, and logs a
+                # traceback when it is ended within a cell
+                "--IPKernelApp.log_level=50",
             ],
             "display_name": "Python of this report",
             "language": "python",
@@ -287,8 +290,9 @@ def _execution(notebook: Any, watch: _Watch, problem: BaseException | None) -> E
     notebook.cells = cells
     execution = Execution(notebook)
     last = len(cells) if problem is None else watch.started
+    ended = "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
     for index, cell in enumerate(cells):
-        state = "completed" if index < last else "failed" if index == last else "not run"
+        state = "completed" if index < last else ended if index == last else "not run"
         cell.setdefault("metadata", {})["workbench"] = {"state": state}
         if "papermill" in cell["metadata"]:
             cell["metadata"]["papermill"]["status"] = state.replace(" ", "_")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 from workbench.charts.arrays import TableLike
 from workbench.diagnose.answers import Answer, five_answers
 from workbench.errors import BundleError, WorkbenchError
+from workbench.evidence.notes import Note, read_notes
 from workbench.numerics import jsonio
+from workbench.reports.telling import tell
 
 
 @dataclass
@@ -39,6 +42,10 @@ class Incident:
         here: Environment of this report run.
         differences: What differs between the two environments.
         about: Title, author and other things said about the report.
+        damaged: What is wrong with files of the bundle, one sentence each.
+        files: How the files were checked, in one sentence.
+        notes: What was pinned in the workbench, oldest first.
+        notes_problem: Why notes that are there cannot be shown, or empty.
     """
 
     name: str
@@ -62,6 +69,10 @@ class Incident:
     here: dict[str, Any] = field(default_factory=dict)
     differences: list[dict[str, Any]] = field(default_factory=list)
     about: dict[str, str] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
+    files: str = ""
+    notes: tuple[Note, ...] = ()
+    notes_problem: str = ""
 
     @property
     def step(self) -> int:
@@ -143,9 +154,37 @@ def load_incident(
     incident.environment = _optional(opened.environment, {})
     if incident.environment:
         incident.differences = environment_differences(incident.environment, incident.here)
+    _check_files(incident, opened)
     _add_findings(incident, opened, step or None, trust or None)
     incident.answers = five_answers(opened, incident.findings)
+    try:
+        incident.notes = read_notes(opened)
+    except BundleError as error:
+        incident.notes_problem = without_folder(str(error), opened)
     return incident
+
+
+_MOST_BYTES = 4 << 30
+_WRONG = {
+    "missing": "is missing",
+    "size": "has another size than the manifest says",
+    "digest": "does not match its digest",
+}
+
+
+def _check_files(incident: Incident, opened: Any) -> None:
+    """Read every file once against its digest; of a very large bundle only presence and size."""
+    whole = sum(entry.size for entry in opened.manifest.files.values()) <= _MOST_BYTES
+    tell("Checking the bundle's files")
+    found = opened.verify(digests=whole)
+    incident.damaged = [
+        f"{check.rel} {_WRONG.get(check.status, check.status)}. Nothing from it is shown."
+        for check in found
+        if check.status != "ok"
+    ]
+    how = "match their digests" if whole else "have the right size; digests were not read"
+    good = len(found) - len(incident.damaged)
+    incident.files = f"{good:,} of {len(found):,} files {how}."
 
 
 def _optional(read: Any, default: Any) -> Any:
@@ -158,38 +197,42 @@ def _optional(read: Any, default: Any) -> Any:
 
 def _add_findings(incident: Incident, opened: Any, step: str | None, trust: str | None) -> None:
     from workbench.diagnose import diagnose
+    from workbench.evidence.made import made_sentence
 
     saved = saved_findings(opened)
     asked = step is not None or trust is not None
     if saved is not None and not (asked and not _replayed(saved[0])):
-        incident.findings, incident.layers, incident.events, where = saved
-        incident.findings_text = jsonio.dumps(incident.findings)
-        incident.summary = [str(line) for line in incident.findings.get("summary") or []]
-        incident.origin_note = f"Findings saved {where}, made from exactly this bundle."
-        return
-    folder = opened.path.parent
-    try:
-        made = diagnose(opened, step=step, trust=trust)
-    except WorkbenchError as error:
-        why = without_folder(str(error), folder)
-        incident.origin_note = f"Diagnosis did not run here. {why} Recorded evidence is shown."
-        return
-    incident.findings_text = without_folder(made.to_json(), folder)
+        found, incident.layers, incident.events, where = saved
+        label = made_sentence(opened)
+        made_on = f" They were {label}." if label else ""
+        incident.origin_note = f"Findings saved {where}, made from exactly this bundle.{made_on}"
+    else:
+        try:
+            made = diagnose(opened, step=step, trust=trust, progress=tell)
+        except WorkbenchError as error:
+            why = without_folder(str(error), opened)
+            incident.origin_note = f"Diagnosis did not run here. {why} Recorded evidence is shown."
+            return
+        found, incident.layers, incident.events = made.data, made.layers, made.events
+        incident.origin_note = (
+            "Findings made for this report, by a replay on this machine."
+            if _replayed(found)
+            else "Findings from the record alone: the step's code was not run for this report."
+        )
+    incident.findings_text = without_folder(jsonio.dumps(found), opened)
     incident.findings = jsonio.loads(incident.findings_text)
-    incident.summary = [without_folder(line, folder) for line in made.summary]
-    incident.layers, incident.events = made.layers, made.events
-    incident.origin_note = (
-        "Findings made for this report, by a replay on this machine."
-        if _replayed(made.data)
-        else "Findings from the record alone: the step's code was not run for this report."
-    )
+    incident.summary = [str(line) for line in incident.findings.get("summary") or []]
 
 
-def without_folder(text: str, folder: Path) -> str:
-    """The text without the folder a bundle lies in: a shared page tells nothing of this machine."""
+def without_folder(text: str, opened: Any) -> str:
+    """The text without the folder a bundle lies in: a shared page tells nothing of a machine.
+
+    Findings may have been made where the bundle lay before, so any folder before its name goes.
+    """
+    folder = opened.path.parent
     for written in {str(folder), str(folder.resolve())} - {"/", "."}:
         text = text.replace(f"{written}/", "")
-    return text
+    return re.sub(rf"[^\s'\"`]*[/\\](?={re.escape(opened.path.name)})", "", text)
 
 
 Saved = tuple[dict[str, Any], TableLike | None, TableLike | None, str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,22 +85,15 @@ def run(
 def first_screen(report: LadderReport) -> Section:
     """Which runs fail, and which backend is the first to differ from uncompiled code."""
     data = report.data
-    first = data["first_different"]
     ran = [rung for rung in report.rungs if not _did_not_run(rung)]
     fails = [rung for rung in ran if rung["fails"]]
-    compiled = len(ran) - 1
-    if first:
-        said = f"{first} is the first backend that differs from uncompiled code."
-    elif compiled > 0:
-        said = f"None of {number(compiled)} compile backends differs from uncompiled code."
-    else:
-        said = "No compile backend ran, so nothing could be compared."
-    tone = "bad" if fails else ""
+    said = f"{_outcome(len(fails), len(ran))}; {_difference(data['first_different'], len(ran) - 1)}"
+    tone = "bad" if fails else "alert" if data["first_different"] else ""
     facts = [
-        ("Fails under", joined([_name(r) for r in fails], 6) or "None of the runs.", "runs"),
-        ("Finite under", joined([_name(r) for r in ran if not r["fails"]], 6), "runs"),
-        ("Did not run", joined([_name(r) for r in report.rungs if _did_not_run(r)], 6), "runs"),
-        ("Recorded under", _name({"backend": data["recorded_backend"]}), ""),
+        ("Fails under", _listed(fails) or "None of the runs.", "runs"),
+        ("Finite under", _listed([r for r in ran if not r["fails"]]), "runs"),
+        ("Did not run", _listed([r for r in report.rungs if _did_not_run(r)]), "runs"),
+        ("Recorded under", _listed([{"backend": data["recorded_backend"]}]), ""),
         ("First module", _module(data["first_module"]), "where-they-part"),
         ("Same start", _aligned(data), "where-they-part"),
         (
@@ -111,6 +104,27 @@ def first_screen(report: LadderReport) -> Section:
     ]
     kept = [fact for fact in facts if fact[1]]
     return opening(report.incident, "Backend ladder", (said, tone), kept, data)
+
+
+def _outcome(fails: int, ran: int) -> str:
+    if not fails:
+        return f"The step is finite in all {number(ran)} runs"
+    if fails == ran:
+        return f"The step fails in all {number(ran)} runs"
+    return f"The step fails in {number(fails)} of {number(ran)} runs"
+
+
+def _difference(first: str | None, compiled: int) -> str:
+    if first:
+        return f"{first} is the first backend that differs from uncompiled code."
+    if compiled > 0:
+        return "no compile backend differs from uncompiled code."
+    return "no compile backend ran, so nothing could be compared."
+
+
+def _listed(rungs: Sequence[Mapping[str, Any]]) -> str:
+    text = joined([_name(rung) for rung in rungs], 6)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def _name(rung: Mapping[str, Any]) -> str:

@@ -37,9 +37,10 @@ def opening(
     own = incident.about.get("title")
     named = wording.title(incident)
     title = own or f"{kind} of {named[:1].lower()}{named[1:]}"
+    damaged = [("Damaged", " ".join(incident.damaged), "")] if incident.damaged else []
     shown = [
         blocks.title(title, wording.when(incident), *headline),
-        blocks.facts([("Incident", what, ""), *facts]),
+        blocks.facts([("Incident", what, ""), *facts, *damaged]),
         *more,
         blocks.contents(),
     ]

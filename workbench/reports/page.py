@@ -199,7 +199,8 @@ def _fill(page: _Page, cells: list[Any]) -> list[Any]:
             page.items += shown
             if state_of(cell) == "not run":
                 page.items.append({"kind": "notrun"})
-            page.items.append(_code_item(page, cell))
+            if _text(cell["source"]).strip():
+                page.items.append(_code_item(page, cell))
     if opened:
         page.items.append({"kind": "end"})
     return setup

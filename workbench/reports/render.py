@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -13,6 +14,7 @@ from markupsafe import Markup, escape
 from workbench.charts.drawing import Drawing
 from workbench.evidence.wording import visible
 from workbench.numerics import jsonio
+from workbench.reports.markdown import to_html
 from workbench.reports.templates import template_root
 
 _PARTS = "page"
@@ -33,6 +35,8 @@ def environment() -> Environment:
     )
     found.globals["draw"] = _draw
     found.filters["coded"] = _coded
+    found.filters["marked"] = _marked
+    found.filters["relative"] = _relative
     found.globals["script_json"] = script_json
     return found
 
@@ -51,6 +55,16 @@ def _coded(text: Any) -> Markup:
     """Escape a sentence and set what stands between backticks, a command or a name, as code."""
     # escaped first; the only markup that is added is this module's own
     return Markup(_BACKTICKS.sub(r"<code>\1</code>", str(escape(visible(str(text))))))  # noqa: S704
+
+
+def _marked(text: Any) -> Markup:
+    """Somebody's own text with the few marks that a page knows; all else is escaped."""
+    return to_html(visible(str(text)))
+
+
+def _relative(name: Any) -> str:
+    """The address of a file beside the page: no scheme and no folder can come out of it."""
+    return quote(str(name), safe="")
 
 
 def script_json(value: Any) -> Markup:

@@ -16,6 +16,7 @@ from workbench.diagnose.answers import NEEDS_REPLAY, born
 from workbench.reports import blocks, wording
 from workbench.reports.blocks import Block, Section
 from workbench.reports.incident import Incident, load_incident
+from workbench.reports.notes import notes, summary
 from workbench.reports.stages import stage_rows
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "environment",
     "first_screen",
     "load_incident",
+    "notes",
     "origin",
     "ranges",
     "stages",
@@ -54,6 +56,8 @@ def first_screen(incident: Incident) -> Section:
                 ("Prevent", wording.answer(incident, "prevent"), "counterfactuals"),
                 ("Resume from", wording.resume(incident), ""),
                 ("Not shown", wording.not_shown(incident), ""),
+                *([("Damaged", " ".join(incident.damaged), "")] if incident.damaged else []),
+                *([("Notes", noted, "notes")] if (noted := summary(incident)) else []),
             ]
         ),
     ]
@@ -263,8 +267,13 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return found
 
 
-def check(incident: Incident) -> Section:
-    """How a reader can check every claim: digests, command, versions, device, author."""
+def check(incident: Incident, replayed: str = "") -> Section:
+    """How a reader can check every claim: digests, command, versions, device, author.
+
+    Args:
+        incident: The incident.
+        replayed: What this report replayed itself, where it rests on that and not on findings.
+    """
     import torch
 
     versions = (
@@ -275,8 +284,15 @@ def check(incident: Incident) -> Section:
     rows = [
         ("Bundle", incident.name),
         ("Bundle digest", incident.digest),
-        ("Reproduced", wording.answer(incident, "reproduced")),
-        ("Findings", incident.origin_note),
+        *([("Files", incident.files)] if incident.files else []),
+        *(
+            [("Replayed", replayed)]
+            if replayed
+            else [
+                ("Reproduced", wording.answer(incident, "reproduced")),
+                ("Findings", incident.origin_note),
+            ]
+        ),
         ("Recorded device", str(incident.conditions.get("device", ""))),
         ("Device of this report", ", ".join(devices) or "cpu"),
         (

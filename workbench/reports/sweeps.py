@@ -167,7 +167,11 @@ def first_screen(report: SweepReport) -> Section:
     lead = "The failure is reproduced here" if report.fails_here else "It did not fail here"
     facts = [
         ("Original", _original(report), "cells"),
-        ("Gone with", joined([c["name"] for c in gone]) or "None of what was tried.", "cells"),
+        (
+            "Gone with",
+            f"{joined([c['name'] for c in gone], 6) or 'None of what was tried'}.",
+            "cells",
+        ),
         ("Smallest change", _smallest(report), "smallest-changes"),
         ("Not run", joined([f"{c['name']} ({c['error'] or c['result']})" for c in broken]), ""),
         ("Not shown", "That a condition is the cause, or that the model is repaired.", ""),
@@ -180,6 +184,7 @@ def first_screen(report: SweepReport) -> Section:
 def _original(report: SweepReport) -> str:
     first = report.cells[0]
     caught = _caught(first)
+    caught = f"{caught[:1].upper()}{caught[1:]}"
     verdict = {"bitwise": "as recorded, bit for bit", "same_mask": "as recorded"}
     same = verdict.get(str(first["verdict"]), "")
     return f"{caught}{', ' if same else ''}{same}."
@@ -238,6 +243,8 @@ _RESULTS = {
 
 def _result(cell: Mapping[str, Any]) -> str:
     word = str(cell["result"])
+    if not cell["diagnostic"] and word == "unchanged":
+        return "As recorded."
     return _RESULTS.get(word) or result(word)
 
 

@@ -43,11 +43,13 @@ class Parameter:
         name: Its name.
         type: ``str``, ``int``, ``float`` or ``bool``.
         help: The comment beside it.
+        default: Its default, as it is written in the template.
     """
 
     name: str
     type: str
     help: str
+    default: str = ""
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,9 @@ def _parameters(path: Path, text: str) -> dict[str, Parameter]:
             "ignore the bundle it is given. Tag the cell that holds the defaults."
         )
     found = {
-        name: Parameter(name, str(item["inferred_type_name"]), str(item["help"] or ""))
+        name: Parameter(
+            name, str(item["inferred_type_name"]), str(item["help"] or ""), str(item["default"])
+        )
         for name, item in inspect_notebook(node).items()
     }
     unread = sorted(_assigned("".join(node.cells[index].source)) - found.keys())

@@ -178,7 +178,7 @@ def test_unfinished_run_says_so_and_greys_what_did_not_run():
     assert "This report is incomplete:" in html
     assert 'class="notrun">Timeline (did not run)' in html
     assert 'class="notrun">Origin' not in html
-    assert html.count("This section did not run.") == 4
+    assert html.count("This section did not run.") == 5
     assert "<strong>(failed)</strong>" in html
 
 
