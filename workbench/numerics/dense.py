@@ -44,8 +44,7 @@ def local_values(t: Tensor) -> Tensor | None:
     Distributed tensors give their local part and sparse tensors their stored values (implicit
     zeros are finite). Tensors without values (meta) and quantised ones give None.
     """
-    if t.requires_grad:
-        t = t.detach()
+    t = without_history(t)
     to_local = getattr(t, "to_local", None)
     if to_local is not None:
         t = to_local()
@@ -57,6 +56,14 @@ def local_values(t: Tensor) -> Tensor | None:
     if t.layout in _SPARSE_COMPRESSED:
         return t.values()
     return t
+
+
+def without_history(t: Tensor) -> Tensor:
+    """The same values, not followed by autograd."""
+    if not t.requires_grad:
+        return t
+    # detach is an op: within a functorch transform its result is wrapped again
+    return t.data if type(t) in PLAIN else t.detach()
 
 
 def can_be_nonfinite(dtype: torch.dtype) -> bool:

@@ -47,7 +47,7 @@ def exponents(t: Tensor) -> Exponents | None:
     Returns:
         None where no element is finite and not zero, and for tensors without floating values.
     """
-    values = local_values(t.detach())
+    values = local_values(t)
     if values is None or values.numel() == 0 or values.is_quantized:
         return None
     if values.is_complex():

@@ -24,6 +24,7 @@ from workbench.numerics.dense import (
     local_values,
     real_view,
     scratch,
+    without_history,
 )
 from workbench.numerics.limits import dtype_limits
 
@@ -39,6 +40,12 @@ _TYPED_NORMAL: Final = {
     dtype: np.float64(normal) if dtype is torch.float64 else np.float32(normal)
     for dtype, normal in _NORMAL.items()
 }
+
+
+def typed_normal(dtype: torch.dtype) -> Any:
+    """Smallest normal number of a native dtype, as a numpy scalar of what it is looked at in."""
+    return _TYPED_NORMAL[dtype]
+
 
 _new_tuple = tuple.__new__
 _minimum = np.minimum.reduce
@@ -89,8 +96,7 @@ def tensor_stats(t: Tensor) -> TensorStats:
     """
     if t.dtype in NATIVE and type(t) in PLAIN and t.layout is torch.strided:
         # The path of nearly every op of a trace, so without the questions asked below.
-        if t.requires_grad:
-            t = t.detach()
+        t = without_history(t)
         if t.is_cpu:
             size = t.numel()
             if 0 < size <= _SMALL:

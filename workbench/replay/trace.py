@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from workbench.replay.calls import CallMode
 from workbench.replay.trace_context import (
@@ -94,6 +95,7 @@ class Trace:
         scale: The loss scale the step began with, or None.
         contaminated: Names of non-finite tensors at the end, by ``parameters``, ``buffers`` and
             ``optimizer_state``.
+        skips: Non-finite gradients because of which the scaler skipped the update.
         threads: Whether threads were started within the step: their ops are not traced.
     """
 
@@ -107,6 +109,7 @@ class Trace:
     scale: float | None = None
     contaminated: dict[str, list[str]] = field(default_factory=dict)
     threads: bool = False
+    skips: list[Sink] = field(default_factory=list)
 
     @cached_property
     def events(self) -> Table:
@@ -182,6 +185,7 @@ class Tracer:
     def run(
         self, until: Stage | None, before: Callable[[], None] | None, stop_when_bad: bool
     ) -> Trace:
+        """Trace the rest of the step; the arguments are those of ``trace_step``."""
         last = STAGES.index(until) if until is not None else len(STAGES)
         remove = hook_modules(self.context, self.runner.model, self._after_call)
         self.runner.before_unit = self._before_unit
@@ -202,7 +206,7 @@ class Tracer:
         self.trace.threads = bool(threads)
         with quiet():
             self.layers.at_end(self.runner)
-            self.trace.contaminated = _contaminated(self.runner)
+            self.trace.contaminated = contaminated(self.runner)
         self.trace.scale = self.runner.values.scale_before
         return self.trace
 
@@ -218,6 +222,9 @@ class Tracer:
             self.trace.outcomes.append(outcome)
             if outcome.unit.stage == "loss":
                 self.trace.loss_finite &= outcome.status != "bad"
+            if outcome.status == "skip" and not self.trace.skips:
+                with quiet():
+                    self.trace.skips = [self._sink(bad) for bad in outcome.bad]
             if outcome.status != "bad":
                 continue
             if outcome.exception is not None:
@@ -264,12 +271,12 @@ class Tracer:
         with quiet():
             for name, tensor in leading_tensors(output):
                 plain = unwrapped(tensor)
-                self.layers.add(call, "activation", name, plain)
-                if (
-                    plain is tensor
-                    and tensor.requires_grad
-                    and self.context.unit.stage in ("forward", "loss")
-                ):
+                if plain is not tensor:
+                    with temporarily_clear_interpreter_stack():  # else views are wrapped again
+                        self.layers.add(call, "activation", name, plain)
+                    continue
+                self.layers.add(call, "activation", name, tensor)
+                if tensor.requires_grad and self.context.unit.stage in ("forward", "loss"):
                     self._watch_gradient(call, name, tensor)
 
     def _watch_gradient(self, call: ModuleCall, name: str, tensor: Tensor) -> None:
@@ -280,7 +287,9 @@ class Tracer:
         tensor.register_hook(seen)
 
 
-def _contaminated(runner: StepRunner) -> dict[str, list[str]]:
+def contaminated(runner: StepRunner) -> dict[str, list[str]]:
+    """Names of non-finite parameters, buffers and optimizer state as they are now."""
+
     def names(found: tuple[gates.BadTensor, ...]) -> list[str]:
         return [bad.name.partition(":")[2] for bad in found]
 

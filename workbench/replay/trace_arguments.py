@@ -13,16 +13,18 @@ from workbench.replay.trace_plan import OpPlan
 
 Named = tuple[str, Tensor]
 MAX_SAMPLES = 64
+_DTYPE_NAMES: dict[torch.dtype, str] = {}
 _MASK_SCAN_LIMIT = 64_000_000
 """Elements above which positions of non-finite values are not listed."""
 
 
 def arguments(plan: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
     """Pair every argument with its name in the schema."""
-    named = [
-        (plan.arguments[i] if i < len(plan.arguments) else f"arg{i}", a) for i, a in enumerate(args)
-    ]
-    named += list(kwargs.items())
+    named = list(zip(plan.arguments, args, strict=False))
+    if len(args) > len(plan.arguments):
+        named += [(f"arg{i}", args[i]) for i in range(len(plan.arguments), len(args))]
+    if kwargs:
+        named += kwargs.items()
     return named
 
 
@@ -78,7 +80,11 @@ def cloned(value: Any) -> Any:
 
 def dtype_text(tensor: Tensor) -> str:
     """A tensor's dtype without ``torch.``."""
-    return str(tensor.dtype).removeprefix("torch.")
+    dtype = tensor.dtype
+    name = _DTYPE_NAMES.get(dtype)
+    if name is None:
+        name = _DTYPE_NAMES[dtype] = str(dtype).removeprefix("torch.")
+    return name
 
 
 def as_float(value: float) -> float:

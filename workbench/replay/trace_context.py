@@ -6,9 +6,9 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
@@ -53,21 +53,69 @@ class ModuleCall:
     depth: int = 0
 
 
-@dataclass
+class Place(NamedTuple):
+    """Where in the step an op runs; the same object as long as that does not change."""
+
+    stage: Stage
+    phase: str
+    micro_step: int
+    where: Where
+    module: str
+    in_loss: bool
+
+
 class StepContext:
     """The position of the running op within the step.
 
     Attributes:
-        unit: The runner's running unit.
         marks: Stage and where set by the scaler's and optimizers' own methods, innermost last.
         modules: Running module calls, innermost last.
         calls: Number of module calls so far.
     """
 
-    unit: Unit = field(default_factory=lambda: Unit("input"))
-    marks: list[tuple[Stage | None, Where]] = field(default_factory=list)
-    modules: list[ModuleCall] = field(default_factory=list)
-    calls: int = 0
+    def __init__(self) -> None:
+        self._unit = Unit("input")
+        self.marks: list[tuple[Stage | None, Where]] = []
+        self.modules: list[ModuleCall] = []
+        self.calls = 0
+        self._place: Place | None = None
+
+    @property
+    def unit(self) -> Unit:
+        """The runner's running unit."""
+        return self._unit
+
+    @unit.setter
+    def unit(self, unit: Unit) -> None:
+        self._unit = unit
+        self._place = None
+
+    @property
+    def place(self) -> Place:
+        """Where the running op is, worked out once until something changes."""
+        found = self._place
+        if found is None:
+            unit = self._unit
+            found = self._place = Place(
+                self.stage,
+                unit.phase,
+                unit.micro_step,
+                self.where,
+                self.module,
+                unit.stage == "loss",
+            )
+        return found
+
+    def enter(self, path: str, kind: str) -> None:
+        """Begin a module call."""
+        self.modules.append(ModuleCall(path, kind, self.calls, len(self.marks)))
+        self.calls += 1
+        self._place = None
+
+    def leave(self) -> ModuleCall | None:
+        """End the innermost module call; None when none is running."""
+        self._place = None
+        return self.modules.pop() if self.modules else None
 
     @property
     def stage(self) -> Stage:
@@ -95,10 +143,12 @@ class StepContext:
     def mark(self, stage: Stage | None, where: Where) -> Iterator[None]:
         """Hold a stage and a where for the duration of a call."""
         self.marks.append((stage, where))
+        self._place = None
         try:
             yield
         finally:
             self.marks.pop()
+            self._place = None
 
 
 def hook_modules(
@@ -121,14 +171,12 @@ def hook_modules(
         kind = type(module).__name__
 
         def enter(_module: nn.Module, _inputs: object, path: str = path, kind: str = kind) -> None:
-            context.modules.append(ModuleCall(path, kind, context.calls, len(context.marks)))
-            context.calls += 1
+            context.enter(path, kind)
 
         def leave(_module: nn.Module, _inputs: object, output: object) -> None:
-            if not context.modules:
-                return
-            call = context.modules.pop()
-            after_call(call, output)
+            call = context.leave()
+            if call is not None:
+                after_call(call, output)
 
         handles.append(module.register_forward_pre_hook(enter, prepend=True))
         handles.append(module.register_forward_hook(leave, always_call=True))
@@ -148,43 +196,92 @@ class SourceFinder:
     """
 
     def __init__(self) -> None:
-        self._known: dict[CodeType, tuple[str | None, bool, bool]] = {}
+        self._kinds: dict[CodeType, str | int] = {}
+        self._lines: dict[tuple[CodeType, int], str] = {}
+        self._engine: FrameType | None = None
+        self._below: tuple[str, bool] = ("", False)
 
-    def find(self) -> tuple[str, bool, bool]:
+    def find(self, depth: int = 2) -> tuple[str, bool, bool]:
         """Look up the stack.
+
+        Args:
+            depth: How many frames up to begin.
 
         Returns:
             The source line; whether a loss function's frame was passed on the way; whether the
             autograd engine's was: without it, user code runs the op, also within backward.
         """
-        frame: FrameType | None = sys._getframe(2)
-        in_loss = in_engine = False
-        known = self._known
+        frame: FrameType | None = sys._getframe(depth)
+        in_loss = False
+        kinds = self._kinds
         while frame is not None:
             code = frame.f_code
-            found = known.get(code)
-            if found is None:
-                found = known[code] = _classify(code)
-            name, is_loss, is_engine = found
-            if name is not None:
-                # what called the runner is no part of the step
-                line = f"{name}:{frame.f_lineno}" if name else ""
-                return line, in_loss, in_engine
-            in_loss = in_loss or is_loss
-            in_engine = in_engine or is_engine
+            kind = kinds.get(code)
+            if kind == _PASSED:
+                frame = frame.f_back
+                continue
+            if kind is None:
+                kinds[code] = _classify(code)
+                continue
+            if kind == _LOSS:
+                in_loss = True
+            elif kind == _ENGINE:
+                return self._from_engine(frame, in_loss)
+            else:
+                return self._line(frame, str(kind)), in_loss, False
             frame = frame.f_back
-        return "", in_loss, in_engine
+        return "", in_loss, False
+
+    def _line(self, frame: FrameType, name: str) -> str:
+        if not name:  # what called the runner is no part of the step
+            return ""
+        key = (frame.f_code, frame.f_lasti)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = f"{name}:{frame.f_lineno}"
+        return line
+
+    def _from_engine(self, frame: FrameType, in_loss: bool) -> tuple[str, bool, bool]:
+        """What lies below the engine's frame stays the same as long as that frame runs."""
+        if frame is not self._engine:
+            self._engine = frame
+            below: FrameType | None = frame.f_back
+            found = ""
+            passed = False
+            while below is not None:
+                kind = self._kinds.get(below.f_code)
+                if kind is None:
+                    kind = self._kinds[below.f_code] = _classify(below.f_code)
+                if isinstance(kind, str):
+                    found = self._line(below, kind)
+                    break
+                passed = passed or kind == _LOSS
+                below = below.f_back
+            self._below = (found, passed)
+        line, loss_below = self._below
+        return line, in_loss or loss_below, True
+
+    def release(self) -> None:
+        """Let go of the last engine's frame and of what it holds."""
+        self._engine = None
 
 
-def _classify(code: CodeType) -> tuple[str | None, bool, bool]:
-    """File name of a user's code, empty at the runner, else None; torch's loss or engine or not."""
+_PASSED: Final = 0
+_LOSS: Final = 1
+_ENGINE: Final = 2
+
+
+def _classify(code: CodeType) -> str | int:
+    """File name of a user's code, empty at the runner; else what kind of frame it is."""
     path = code.co_filename
     if path == _RUNNER:
-        return "", False, False
+        return ""
     if not path.startswith(_SKIPPED):
-        return Path(path).name, False, False
+        return Path(path).name
+    if code.co_name == "_engine_run_backward":
+        return _ENGINE
     loss = path.startswith(_TORCH) and _LOSS_FRAME.search(code.co_name) is not None
-    return None, loss, code.co_name == "_engine_run_backward"
+    return _LOSS if loss else _PASSED
 
 
 def module_of_exception(error: BaseException, model: nn.Module) -> str | None:

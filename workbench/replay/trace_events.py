@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from workbench.numerics.collected import Late
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from workbench.numerics.stats import TensorStats
     from workbench.replay.trace_storage import Triple
+
+_FINITE: Triple = (0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -42,39 +46,61 @@ class Read:
         return self.used and any(self.counts)
 
 
-@dataclass(slots=True)
 class Write:
     """One tensor an event produced or changed.
 
-    Attributes:
+    Args:
         slot: ``out0`` for a fresh output, else the name of the argument written in place.
         storage: Number of its storage.
-        stats: Counts and range of what was written; None where it cannot be taken.
-        dtype: Its dtype's name.
+        stats: Counts and range of what was written, perhaps still to be worked out; None where
+            they cannot be taken.
+        dtype: The tensor's dtype's name.
         shape: Its shape.
+
+    Attributes:
+        counts: NaN, +Inf and -Inf written.
+        bad: Whether there are any.
         first: Index of its first non-finite element, or None.
         samples: Indices along the first dimension that hold non-finite elements, at most 64.
     """
 
-    slot: str
-    storage: int
-    stats: TensorStats | None
-    dtype: str
-    shape: tuple[int, ...]
-    first: tuple[int, ...] | None = None
-    samples: tuple[int, ...] = ()
+    __slots__ = (
+        "_stats", "bad", "counts", "dtype", "first", "samples", "shape", "slot", "storage",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        slot: str,
+        storage: int,
+        stats: TensorStats | Late | None,
+        dtype: str,
+        shape: tuple[int, ...],
+    ) -> None:
+        self.slot = slot
+        self.storage = storage
+        self._stats = stats
+        self.dtype = dtype
+        self.shape = shape
+        self.first: tuple[int, ...] | None = None
+        self.samples: tuple[int, ...] = ()
+        self.counts = _FINITE
+        self.bad = False
+        if stats is not None and not isinstance(stats, Late) and stats.nonfinite:
+            self.counts = (stats.nan, stats.pos_inf, stats.neg_inf)
+            self.bad = True
 
     @property
-    def counts(self) -> Triple:
-        """NaN, +Inf and -Inf written."""
-        if self.stats is None:
-            return (0, 0, 0)
-        return (self.stats.nan, self.stats.pos_inf, self.stats.neg_inf)
+    def stats(self) -> TensorStats | None:
+        """Counts and range of what was written; None where they cannot be taken."""
+        found = self._stats
+        if isinstance(found, Late):
+            found = self._stats = found.now()
+        return found
 
     @property
-    def bad(self) -> bool:
-        """Whether anything non-finite was written."""
-        return any(self.counts)
+    def taken(self) -> TensorStats | Late | None:
+        """The same, not worked out yet where nobody asked."""
+        return self._stats
 
 
 @dataclass(slots=True)
@@ -176,11 +202,13 @@ class LayerRow:
     """Range of one tensor at a module's border.
 
     Attributes:
+        taken: Its statistics, perhaps still to be worked out.
         op: The op that wrote it last; empty where none of the step did.
         upstream: Modules whose results went into it, nearest first.
         absmin: Smallest magnitude that is finite and not zero.
         exponents: The smallest binary exponent of such elements, then how many have it, the next
             one, and so on; empty where there are none.
+        first: Index of the first non-finite element, or None.
     """
 
     order: int
@@ -192,10 +220,18 @@ class LayerRow:
     micro_step: int
     dtype: str
     shape: tuple[int, ...]
-    stats: TensorStats
+    taken: TensorStats | Late
     event: int
     source: str
     op: str = ""
     upstream: tuple[str, ...] = ()
     absmin: float | None = None
     exponents: tuple[int, ...] = ()
+    first: tuple[int, ...] | None = None
+
+    @property
+    def stats(self) -> TensorStats:
+        """Counts and range of the tensor."""
+        if isinstance(self.taken, Late):
+            self.taken = self.taken.now()
+        return self.taken

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from workbench.replay.session import Session
-from workbench.replay.trace import Trace, _Tracer
+from workbench.replay.trace import Trace, Tracer
 from workbench.replay.trace_context import ModuleCall
-from workbench.replay.trace_events import Event, Read, Write
-from workbench.replay.trace_mode import TraceMode, quiet
+from workbench.replay.trace_events import Event
+from workbench.replay.trace_mode import quiet
 from workbench.replay.trace_plan import floating, unwrapped
-from workbench.replay.trace_storage import FINITE, Triple, exact_counts, region_of
+from workbench.replay.trace_storage import Triple, exact_counts, region_of
 from workbench.step.names import walk
 from workbench.step.snapshots import copy_tree
 from workbench.step.stages import STAGES, Stage
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from workbench.replay.replay import Replay
-    from workbench.replay.trace_plan import OpPlan
     from workbench.step.runner import StepRunner
 
 
@@ -126,55 +125,13 @@ def trace_part(replay: Replay, parts: Sequence[Part], install: Install | None = 
     return PartTrace(trace, tuple(parts), tracer.borders)
 
 
-class _PartMode(TraceMode):
-    """Takes statistics of the parts' events only."""
-
-    parts: tuple[Part, ...] = ()
-
-    def _inside(self, event: Event) -> bool:
-        return any(part.holds(event.module, event.stage) for part in self.parts)
-
-    def _note_reads(self, event: Event, plan: OpPlan, part: list[tuple[str, Any]]) -> None:
-        if self._inside(event):
-            super()._note_reads(event, plan, part)
-            return
-        for name, value in part:
-            for label, tensor in _labelled(name, value):
-                event.reads.append(self._unlooked(label, tensor))
-
-    def _unlooked(self, label: str, tensor: Tensor) -> Read:
-        """A read of which only the dataflow is noted."""
-        record = self.log.record(tensor)
-        producers: tuple[int, ...] = ()
-        if tensor.layout == torch.strided and tensor.device.type != "meta":
-            producers, _ = self.log.producers(record, region_of(tensor))
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        return Read(
-            label, record.number, producers, None, FINITE, dtype, tuple(tensor.shape), False
-        )
-
-    def _write(self, event: Event, slot: str, tensor: Tensor) -> None:
-        if self._inside(event):
-            super()._write(event, slot, tensor)
-            return
-        record = self.log.record(tensor)
-        # not known to be finite: whoever reads it within a part counts it
-        self.log.wrote(record, event.index, tensor, finite=not floating(tensor))
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        event.writes.append(Write(slot, record.number, None, dtype, tuple(tensor.shape)))
-
-
-class _PartTracer(_Tracer):
+class _PartTracer(Tracer):
     """One traced run with statistics for some parts."""
 
     def __init__(
         self, runner: StepRunner, parts: tuple[Part, ...], micro_batches: Sequence[Any]
     ) -> None:
-        super().__init__(runner, (), micro_batches)
-        # the mode is the tracer's own in all but what it looks at
-        mode = cast("Any", self.mode)
-        mode.__class__ = _PartMode
-        mode.parts = parts
+        super().__init__(runner, (), micro_batches, _within(parts))
         self.borders: list[Border] = []
         self._begun: dict[str, int] = {}
         self._ended: dict[str, int] = {}
@@ -235,13 +192,18 @@ class _PartTracer(_Tracer):
         """Ranges of parameters belong to a full trace."""
 
 
-def _labelled(name: str, value: Any) -> list[tuple[str, Tensor]]:
-    """The tensors in one argument of an op, labelled as the full trace labels them."""
-    if isinstance(value, torch.Tensor):
-        return [(name, value)]
-    if isinstance(value, list | tuple):
-        return [p for i, item in enumerate(value) for p in _labelled(f"{name}[{i}]", item)]
-    return []
+def _within(parts: tuple[Part, ...]) -> Callable[[str, str], bool]:
+    """Whether a module and a stage lie within one of the parts, remembered."""
+    known: dict[tuple[str, str], bool] = {}
+
+    def within(module: str, stage: str) -> bool:
+        key = (module, stage)
+        found = known.get(key)
+        if found is None:
+            found = known[key] = any(part.holds(module, stage) for part in parts)
+        return found
+
+    return within
 
 
 def tensors_in(tree: Any) -> list[Tensor]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from workbench.numerics.counts import first_nonfinite
 from workbench.numerics.exponents import exponents
 from workbench.numerics.stats import tensor_stats
 from workbench.replay.trace_context import ModuleCall
@@ -49,7 +50,12 @@ class Layers:
         number = record.writes[-1][0] if record.writes else -1
         event = self._graph[number] if 0 <= number < len(self._graph) else None
         known = _known_write(event, record.number, tensor)
-        stats = known.stats if known is not None and known.stats is not None else None
+        stats = known.taken if known is not None else None
+        first = known.first if known is not None else None
+        if stats is None:
+            stats = tensor_stats(tensor)
+            found = first_nonfinite(tensor) if stats.nonfinite else None
+            first = None if found is None else tuple(found)
         spread = exponents(tensor)
         self.rows.append(
             LayerRow(
@@ -62,13 +68,14 @@ class Layers:
                 micro_step=self._context.unit.micro_step,
                 dtype=str(tensor.dtype).removeprefix("torch."),
                 shape=tuple(tensor.shape),
-                stats=stats or tensor_stats(tensor),
+                taken=stats,
                 event=number,
                 source=event.source if event is not None else "",
                 op=event.op if event is not None else "",
                 upstream=upstream(self._graph, event),
                 absmin=None if spread is None else spread.absmin,
                 exponents=() if spread is None else (spread.first, *spread.counts),
+                first=first,
             )
         )
 

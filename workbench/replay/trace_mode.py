@@ -171,7 +171,8 @@ class TraceMode(TorchDispatchMode):
         source, in_loss, in_engine = self._sources.find(4)
         owner, user_code, recomputed = None, False, False
         name, sequence = None, -1
-        where, module, in_loss = place.where, place.module, in_loss or place.in_loss
+        where: str = place.where
+        module, in_loss = place.module, in_loss or place.in_loss
         node: Any = _current_node()
         if node is None:
             self._owners.setdefault(_sequence_number() - 1, first)
@@ -204,7 +205,8 @@ class TraceMode(TorchDispatchMode):
     def _recomputes(self) -> bool:
         """Whether an op within backward repeats a checkpointed forward (DESIGN rule 5)."""
         grad_mode = torch.is_grad_enabled()
-        return grad_mode and not self._graph_tasks.setdefault(_current_task(), grad_mode)
+        began_with = self._graph_tasks.setdefault(_current_task(), grad_mode)
+        return grad_mode and not began_with
 
     def _owner(self, sequence: int) -> Event | None:
         """The forward event whose autograd node has a sequence number."""
@@ -305,10 +307,7 @@ class TraceMode(TorchDispatchMode):
                             self._write(event, plan, part, label, tensor)
             if not plan.collective:
                 return  # what an in-place op returns is what it wrote
-        if type(out) in PLAIN:
-            outputs = [out]
-        else:
-            outputs = [tensor for _, tensor in tensors_in("out", out)]
+        outputs = [out] if type(out) in PLAIN else [tensor for _, tensor in tensors_in("out", out)]
         if len(events) > 1 and len(outputs) == len(events):
             for event, part, tensor in zip(events, parts, outputs, strict=True):
                 self._write(event, plan, part, "out0", tensor)

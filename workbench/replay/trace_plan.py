@@ -7,7 +7,7 @@ uninitialised memory, and whether a list argument is worked on element by elemen
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -49,6 +49,7 @@ class OpPlan:
         elementwise_lists: Whether list arguments are worked on element by element (``_foreach_``,
             fused optimizers), so that each element is an event of its own.
         collective: Whether it is a collective.
+        ignored: Whether it is no op of the step: a profiler's mark, a question about a device.
     """
 
     name: str
@@ -61,17 +62,23 @@ class OpPlan:
     fills_constant: bool
     elementwise_lists: bool
     collective: bool
+    ignored: bool
 
 
-_PLANS: dict[Any, OpPlan] = {}
+class _Plans(dict[Any, OpPlan]):
+    """Plans by op; one that is not there yet is made."""
+
+    def __missing__(self, func: Any) -> OpPlan:
+        plan = self[func] = _make_plan(func)
+        return plan
+
+
+PLANS: Final = _Plans()
 
 
 def plan_of(func: Any) -> OpPlan:
     """Return the plan of an op, from the cache after the first call."""
-    plan = _PLANS.get(func)
-    if plan is None:
-        plan = _PLANS[func] = _make_plan(func)
-    return plan
+    return PLANS[func]
 
 
 def _make_plan(func: Any) -> OpPlan:
@@ -99,6 +106,7 @@ def _make_plan(func: Any) -> OpPlan:
         fills_constant=rest in CONSTANT_FILLS,
         elementwise_lists=rest.startswith(("_foreach_", "_fused_", "_amp_foreach_")),
         collective=collective,
+        ignored=str(func).startswith(("profiler.", "prim.device")),
     )
 
 

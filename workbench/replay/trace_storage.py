@@ -8,11 +8,11 @@ that is used again is not mistaken for the old one.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from workbench.numerics.counts import all_finite, count
 from workbench.replay.trace_plan import floating
@@ -25,6 +25,8 @@ Triple = tuple[int, int, int]
 
 FINITE: Triple = (0, 0, 0)
 MAX_WRITES_SEARCHED = 256
+
+_free_weak_ref: Final = torch.UntypedStorage._free_weak_ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +52,34 @@ class Region:
         return self.dense and self.start <= other.start and other.stop <= self.stop
 
 
+WHOLE: Final = Region(0, sys.maxsize, True)
+"""All of a storage."""
+
+
 @dataclass(slots=True)
 class StorageRecord:
     """What is known about one storage.
 
     Attributes:
         number: Small stable number, in order of first sight.
-        reference: Weak reference that keeps the address from being reused.
         leaf: ``(kind, name)`` when it existed before the trace began, else None.
         writes: ``(event, region)`` of every recorded write, oldest first.
         clean: Whether all of it is known to be finite.
         uninitialised: Event that created it without defining its content, or None.
         fingerprint: Digest-like sum of undefined content, to notice writes from outside.
+        sole: The events that any part of it comes from, where that is the same for all parts: none
+            before the first write, one after a write of all of it; else None.
         counted: Non-finite counts already taken, by geometry and number of writes.
     """
 
     number: int
-    reference: StorageWeakRef | None
     leaf: tuple[str, str] | None = None
     writes: list[tuple[int, Region]] = field(default_factory=list)
     clean: bool = False
     uninitialised: int | None = None
     fingerprint: int | None = None
     counted: dict[tuple[object, ...], Triple] = field(default_factory=dict)
+    sole: tuple[int, ...] | None = ()
 
 
 def region_of(tensor: Tensor) -> Region:
@@ -95,6 +102,8 @@ class StorageLog:
         self.records: list[StorageRecord] = []
         self._by_address: dict[int, StorageRecord] = {}
         self._kept: list[Tensor] = []
+        self._references: list[Any] = []
+        self._free = _free_weak_ref
         self._memory: list[tuple[int, int, tuple[str, str]]] = []
 
     def name_leaf(self, tensor: Tensor, kind: str, name: str) -> None:
@@ -116,10 +125,11 @@ class StorageLog:
             storage, address = None, -id(tensor)
         found = self._by_address.get(address)
         if found is None:
+            found = StorageRecord(len(self.records))
             if storage is None:
                 self._kept.append(tensor)
-            reference = None if storage is None else StorageWeakRef(storage)
-            found = StorageRecord(len(self.records), reference)
+            else:  # a weak reference keeps the address from being used again
+                self._references.append(storage._weak_ref())
             if self._memory and storage is not None and storage.device.type == "cpu":
                 address_of_data = storage.data_ptr()
                 found.leaf = next(
@@ -129,12 +139,18 @@ class StorageLog:
             self._by_address[address] = found
         return found
 
+    def __del__(self) -> None:
+        for reference in self._references:
+            self._free(reference)
+
     def producers(self, record: StorageRecord, region: Region) -> tuple[tuple[int, ...], bool]:
         """Find which events wrote what a region holds now.
 
         Returns:
             Event numbers, newest first, and whether content from before the trace remains.
         """
+        if record.sole is not None:
+            return record.sole, not record.sole
         found: list[int] = []
         for event, written in reversed(record.writes[-MAX_WRITES_SEARCHED:]):
             if written.overlaps(region) or (written.start == region.start):
@@ -160,18 +176,21 @@ class StorageLog:
 
     def wrote(self, record: StorageRecord, event: int, tensor: Tensor, finite: bool) -> None:
         """Note that an event wrote a tensor."""
-        whole = _spans_storage(tensor)
-        region = region_of(tensor) if tensor.layout == torch.strided else Region(0, 1, True)
-        if whole:
+        if _spans_storage(tensor):
             record.uninitialised = None
-            record.writes.clear()
-        record.writes.append((event, region))
-        record.clean = finite and (whole or record.clean)
+            record.writes = [(event, WHOLE)]
+            record.sole = (event,)
+            record.clean = finite
+            return
+        record.writes.append((event, region_of(tensor)))
+        record.sole = None
+        record.clean = finite and record.clean
 
     def created_undefined(self, record: StorageRecord, event: int, tensor: Tensor) -> None:
         """Note that an event made memory without defining its content."""
         record.writes.clear()
         record.uninitialised = event
+        record.sole = (event,)
         record.clean = not floating(tensor)
         record.fingerprint = _fingerprint(tensor)
 
@@ -195,9 +214,9 @@ def _geometry(tensor: Tensor) -> tuple[object, ...]:
 
 
 def _spans_storage(tensor: Tensor) -> bool:
-    if tensor.layout != torch.strided:
+    if tensor.layout is not torch.strided:
         return True
-    return tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
+    return tensor.numel() * tensor.itemsize >= tensor.untyped_storage().nbytes()
 
 
 def _fingerprint(tensor: Tensor) -> int | None:

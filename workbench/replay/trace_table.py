@@ -74,6 +74,7 @@ def layers_table(rows: Sequence[LayerRow]) -> Table:
     columns["op"] = [r.op for r in rows]
     columns["upstream"] = [list(r.upstream) for r in rows]
     columns["exponents"] = [list(r.exponents) for r in rows]
+    columns["first"] = [None if r.first is None else list(r.first) for r in rows]
     return Table(columns, {"kind": "layers"})
 
 
