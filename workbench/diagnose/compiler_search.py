@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 
 
 def search(
-    bundle: Bundle, step: Any, trust: str | None, conditions: Conditions, timeout_s: float
+    bundle: Bundle,
+    step: Any,
+    trust: str | None,
+    conditions: Conditions,
+    timeout_s: float,
+    *,
+    eager_random: bool = False,
 ) -> dict[str, Any]:
     """Find the part of the compiler that makes the difference.
 
@@ -32,6 +38,8 @@ def search(
         trust: What code named by the bundle may run.
         conditions: What to run under; the backend is the bisector's choice.
         timeout_s: Seconds it may take.
+        eager_random: Have compiled code draw its random numbers as eager code does, so that they
+            are not found to be the difference.
 
     Returns:
         ``{"status": "found" | "not found" | "not asked" | "failed", …}``, with ``backend``,
@@ -48,6 +56,7 @@ def search(
         "step": reference,
         "trust": trust,
         "conditions": conditions.as_dict(),
+        "eager_random": eager_random,
         "path": [entry for entry in sys.path if entry],
     }
     with tempfile.TemporaryDirectory() as cache:
@@ -95,11 +104,12 @@ def _bisect(request: Mapping[str, Any]) -> dict[str, Any]:
 
     replay = Replay(request["bundle"], step=request["step"], trust=request["trust"])
     conditions = conditions_from(request["conditions"])
+    eager_random = bool(request.get("eager_random"))
     base = run_rung(replay, conditions, UNCOMPILED)
 
     def alike() -> bool:
         # torch.compile takes the backend that the bisector wants instead of this one
-        rung = run_rung(replay, conditions, "inductor")
+        rung = run_rung(replay, conditions, "inductor", eager_random=eager_random)
         return same_masks(rung.values, base.values)
 
     found = CompilerBisector.do_bisect(alike)

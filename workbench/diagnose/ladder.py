@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 SCHEMA = "workbench.ladder/1"
 BACKENDS = ("eager", "aot_eager", "aot_eager_decomp_partition", "inductor")
 """Backends of ``torch.compile``, each with one more part of the compiler than the one before."""
+OWN_RANDOM = ("aot_eager_decomp_partition", "inductor")
+"""Backends that make random numbers in a way of their own."""
 Say = Callable[[str], None]
 
 
@@ -50,6 +52,8 @@ class Ladder:
         first: The first backend that parts from the uncompiled run, or None.
         partings: How each backend parts from it.
         module: The first module that parts when modules are compiled one by one, or None.
+        random: Per backend that parts in a step with random numbers (dropout): whether it agrees
+            once it draws them as eager code does, and what still parts then.
         compiler: What torch's own compiler bisector says, or why it was not asked.
         notes: What limits the answer.
     """
@@ -64,6 +68,7 @@ class Ladder:
     first: str | None = None
     partings: dict[str, list[Parting]] = field(default_factory=dict)
     module: dict[str, Any] | None = None
+    random: dict[str, dict[str, Any]] = field(default_factory=dict)
     compiler: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -79,6 +84,7 @@ class Ladder:
             "changed_trigger": self.trigger,
             "reproductions": [self._reproduction(rung) for rung in self.rungs],
             "first_different": self.first,
+            "random_numbers": self.random,
             "first_module": self.module,
             "compiler_bisector": self.compiler,
             "notes": self.notes,
@@ -90,6 +96,7 @@ class Ladder:
         return {
             "backend": rung.backend,
             "original": rung.backend == self.recorded,
+            "compiled": rung.compiled,
             "fails": bad is not None,
             "first_bad": None if bad is None else {"stage": bad[0], "tensor": bad[1]},
             "error": rung.error,
@@ -144,7 +151,8 @@ def ladder(
     if result.first is None:
         return result
     say(f"Compiling modules one by one with {result.first}")
-    result.module = first_module(replay, wanted, result.first)
+    drawn = result.first in result.random
+    result.module = first_module(replay, wanted, result.first, eager_random=drawn)
     if result.module["module"] is None:
         result.notes.append(
             "No block parts when it is compiled alone: the difference depends on what is compiled "
@@ -154,7 +162,7 @@ def ladder(
         say("Asking torch's compiler bisector")
         asked = search_compiler
         result.compiler = (
-            search(opened, step, trust, wanted, timeout_s)
+            search(opened, step, trust, wanted, timeout_s, eager_random=drawn)
             if asked
             else {"status": "not asked", "why": "it was switched off"}
         )
@@ -185,12 +193,52 @@ def _climb(
                 result.unaligned[backend] = unlike
         if rung.error is not None and not rung.values:
             continue
-        result.partings[backend] = partings(rung.values, base.values)
-        if result.first is None and backend not in result.unaligned and result.partings[backend]:
+        result.partings[backend] = found = partings(rung.values, base.values)
+        if found and backend in OWN_RANDOM and base.draws:
+            say(f"Running the step under {backend} with eager code's random numbers")
+            again = run_rung(replay, conditions, backend, eager_random=True)
+            found = _with_same_random(result, backend, again, base)
+        if result.first is None and backend not in result.unaligned and found:
             result.first = backend
     result.aligned = not result.unaligned
     _note_two(result, base)
+    idle = [r.backend for r in result.rungs[1:] if not r.compiled and r.error is None]
+    if idle:
+        result.notes.append(
+            f"Under {', '.join(idle)} torch.compile captured no graph of this model, so the run is "
+            "the uncompiled one and says nothing about the compiler."
+        )
     return result
+
+
+def _with_same_random(result: Ladder, backend: str, again: Rung, base: Rung) -> list[Parting]:
+    """What still parts once a backend draws its random numbers as eager code does."""
+    if again.error is not None and not again.values:
+        result.notes.append(
+            f"{backend} draws its random numbers another way than eager code, and could not be run "
+            f"with eager code's ({again.error}): what parts may be no more than that."
+        )
+        return result.partings[backend]
+    found = partings(again.values, base.values)
+    bad = again.first_bad
+    result.random[backend] = {
+        "agrees": not found,
+        "partings": [{"name": part.name, "how": part.how} for part in found],
+        "first_bad": None if bad is None else {"stage": bad[0], "tensor": bad[1]},
+    }
+    how = f"{backend} draws other random numbers than eager code from the same state"
+    if not found:
+        result.notes.append(
+            f"{how} (dropout). With eager code's numbers the two agree, so what parts is the "
+            "random numbers and not what was computed from them."
+        )
+    else:
+        result.partings[backend] = found
+        result.notes.append(
+            f"{how}. It was run again with eager code's numbers, and parts all the same: what is "
+            "listed is from that run."
+        )
+    return found
 
 
 def _note_two(result: Ladder, base: Rung) -> None:

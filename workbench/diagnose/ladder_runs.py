@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from workbench.diagnose.ladder_align import Aligned, aligned_state
 from workbench.diagnose.probes import modules_of, put_on
 from workbench.errors import CannotRunError
 from workbench.numerics import compare
-from workbench.replay.plan import recorded_stop
+from workbench.replay.plan import recorded_stop, unit_words
 from workbench.replay.session import Session
 from workbench.replay.trace_focus import tensors_in
 from workbench.step.names import inner_model, named_parameters, walk
@@ -41,6 +41,8 @@ class Rung:
         aligned: What the run started from.
         first_bad: ``(stage, tensor)`` of the gate that tripped, or None.
         error: Why it did not run, or None.
+        compiled: Whether anything was compiled; False for ``off``, too.
+        draws: Whether random numbers were drawn (dropout).
     """
 
     backend: str
@@ -48,6 +50,8 @@ class Rung:
     aligned: Aligned | None = None
     first_bad: tuple[str, str] | None = None
     error: str | None = None
+    compiled: bool = False
+    draws: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,12 +74,42 @@ class Parting:
         return {"name": self.name, "how": self.how, "comparison": compared}
 
 
-def run_rung(replay: Replay, conditions: Conditions, backend: str) -> Rung:
+def run_rung(
+    replay: Replay, conditions: Conditions, backend: str, *, eager_random: bool = False
+) -> Rung:
     """Run the step from its sealed state under one backend.
 
     It runs to where the record stopped, and at least through the loss. What compiling raises is
     the rung's error.
+
+    Args:
+        replay: The replay.
+        conditions: What to run under, but for the backend.
+        backend: ``off``, or the backend of ``torch.compile``.
+        eager_random: Have compiled code draw its random numbers as eager code does.
     """
+    with random_as_eager(eager_random):
+        return _run_rung(replay, conditions, backend)
+
+
+@contextmanager
+def random_as_eager(wanted: bool) -> Iterator[None]:
+    """Have what inductor compiles draw random numbers as eager code does, for a while.
+
+    Inductor fuses dropout and makes its random numbers another way: from the same seed come other
+    numbers, and results that differ for that alone.
+    """
+    if not wanted:
+        yield
+        return
+    from torch._inductor import config
+
+    settings: Any = config
+    with settings.patch(fallback_random=True):
+        yield
+
+
+def _run_rung(replay: Replay, conditions: Conditions, backend: str) -> Rung:
     torch._dynamo.reset()
     wanted = conditions.replace(compile=backend)
     rung = Rung(backend)
@@ -85,21 +119,27 @@ def run_rung(replay: Replay, conditions: Conditions, backend: str) -> Rung:
         rung.error = str(error)
         return rung
     rung.aligned = aligned_state(session)
+    before = session.rng_digest
     missing = replay.source.unavailable()
     stop = recorded_stop(session.runner, replay.source)
     while (unit := session.runner.next_unit) is not None and unit.stage not in missing:
         if session.runner.position >= stop and unit.stage not in ("input", "forward", "loss"):
             break
         outcome = session.advance()
+        # which micro-batch or phase it is of, where there are several
+        which = unit_words(unit, session.runner.plan)
+        after = f" of {which}" if which else ""
         if unit.stage == "forward" and outcome.exception is None:
-            _add(rung.values, "output", tensors_in(session.runner.values.outputs[-1]))
+            _add(rung.values, f"output{after}", tensors_in(session.runner.values.outputs[-1]))
         if unit.stage == "loss" and outcome.exception is None:
-            _add(rung.values, "loss", [session.runner.values.losses[-1]])
+            _add(rung.values, f"loss{after}", [session.runner.values.losses[-1]])
         if outcome.exception is not None:
             rung.error = f"{type(outcome.exception).__name__}: {str(outcome.exception)[:500]}"
         if outcome.status == "bad":
             rung.first_bad = (outcome.unit.stage, outcome.tensor or "")
             break
+    rung.compiled = session.observed.read_back.get("compile", UNCOMPILED) != UNCOMPILED
+    rung.draws = session.rng_digest != before
     for name, parameter in named_parameters(session.runner.model):
         if parameter.grad is not None and parameter.grad.layout == torch.strided:
             rung.values[f"gradient:{name}"] = parameter.grad.detach().clone()
@@ -157,16 +197,29 @@ def same_masks(ours: Values, theirs: Values) -> bool:
 # -- module by module -------------------------------------------------------------------------
 
 
-def first_module(replay: Replay, conditions: Conditions, backend: str) -> dict[str, Any]:
+def first_module(
+    replay: Replay, conditions: Conditions, backend: str, *, eager_random: bool = False
+) -> dict[str, Any]:
     """Find the first module whose output parts when modules are compiled one by one.
 
     Hooks of a compiled model fire for few of its modules. So each block is compiled on its own,
     with hooks around it that stay eager, and then the parts of the block that parted.
 
+    Args:
+        replay: The replay.
+        conditions: What to run under, but for the backend.
+        backend: The backend that parts.
+        eager_random: Have compiled code draw its random numbers as eager code does.
+
     Returns:
         ``{"module", "how", "comparison", "inputs_equal", "trigger"}``; ``module`` is None where
         no block parts alone, and the difference depends on what is compiled together.
     """
+    with random_as_eager(eager_random):
+        return _first_module(replay, conditions, backend)
+
+
+def _first_module(replay: Replay, conditions: Conditions, backend: str) -> dict[str, Any]:
     plain_session = Session(replay.source, conditions.replace(compile=UNCOMPILED))
     targets = _known(plain_session, blocks(plain_session.runner.model))
     found = _first_of(replay, conditions, backend, [path for path, _ in targets])
@@ -240,9 +293,11 @@ def _module_values(
                 module.register_forward_pre_hook(_entering(path, calls), with_kwargs=True),
             )
             put_on(stack, module.register_forward_hook(_leaving(path, calls)))
-        while session.runner.position < stop and session.runner.next_unit is not None:
-            outcome = session.advance()
-            if outcome.status == "bad" or outcome.unit.stage == "loss":
+        while (unit := session.runner.next_unit) is not None:
+            beyond = session.runner.position >= stop
+            if beyond and unit.stage not in ("input", "forward", "loss"):
+                break
+            if session.advance().status == "bad":
                 break
     return calls
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from workbench.diagnose.boundaries import INTENDED, NOTHING, Kinds, Named, kinds_in, kinds_of
-from workbench.replay.adjust import is_compiled
+from workbench.replay.compiled import is_compiled
 from workbench.replay.plan import recorded_stop
 from workbench.replay.session import Session
 from workbench.replay.trace_focus import tensors_in

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from workbench.evidence import Conditions
 
 DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 OPTIMIZER_FLAGS: dict[str, dict[str, bool]] = {
@@ -255,35 +254,6 @@ def describe(model: nn.Module) -> dict[str, Any]:
         "device": "+".join(sorted({str(p.device) for p in parameters})) or "cpu",
         "mode": "mixed" if len(modes) > 1 else "train" if True in modes else "eval",
     }
-
-
-def compile_model(model: nn.Module, conditions: Conditions, recorded: Conditions) -> nn.Module:
-    """Compile a model as the conditions say; ``off`` is a stance, not a property of the model.
-
-    Args:
-        model: The model as the step built it, perhaps compiled already.
-        conditions: What to run under.
-        recorded: The original conditions: where the two agree, a compiled model stays as it is.
-
-    Returns:
-        The model to run: the same one, or the module inside a wrapper compiled another way.
-    """
-    asked = (conditions.compile, conditions.compile_dynamic)
-    if conditions.compile == "off":
-        return model
-    if is_compiled(model) and asked == (recorded.compile, recorded.compile_dynamic):
-        return model
-    inner: nn.Module = getattr(model, "_orig_mod", model)
-    dynamic = {"on": True, "off": False}.get(conditions.compile_dynamic)
-    inner.compile(backend=conditions.compile, dynamic=dynamic)
-    return inner
-
-
-def is_compiled(model: nn.Module) -> bool:
-    """Whether a module is compiled, as a wrapper or in place."""
-    return hasattr(model, "_orig_mod") or any(
-        getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()
-    )
 
 
 def reseed(seed: int) -> None:

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
+from workbench.errors import UsageError
 from workbench.replay.adjust import overrides
 from workbench.step import gates
+from workbench.step.stages import STAGES
 
 if TYPE_CHECKING:
     from workbench.replay.source import Source
     from workbench.step.runner import StepRunner
     from workbench.step.stages import Stage, Unit
+
+
+def check_stage(until: str | None) -> Stage | None:
+    """Check the name of a last stage; None stands for the recorded stop.
+
+    Raises:
+        UsageError: There is no such stage.
+    """
+    if until is not None and until not in STAGES:
+        raise UsageError(
+            f"There is no stage '{until}', so nothing was run. The stages are: {', '.join(STAGES)}."
+        )
+    return cast("Stage | None", until)
+
+
+def order(stage: str) -> int:
+    """Number of a stage within a step."""
+    return STAGES.index(cast("Stage", stage))
+
+
+def last_available(source: Source) -> str:
+    """The last stage that the bundle can replay."""
+    missing = source.unavailable()
+    return [stage for stage in STAGES if stage not in missing][-1]
 
 
 def position_after(runner: StepRunner, stage: Stage, *, last: bool = False) -> int:
@@ -57,10 +84,26 @@ def recorded_stop(runner: StepRunner, source: Source) -> int:
     if bad is None or source.kind != "nonfinite" or bad.sink == "alert":
         return len(runner.plan)
     matching = [i for i, unit in enumerate(runner.plan) if unit.stage == bad.stage]
-    exact = [i for i in matching if _same_micro_step(runner.plan[i], bad.micro_step)]
-    chosen = (exact or matching)[:1]
+    phase = source.evidence.get("phase")
+    in_phase = [i for i in matching if runner.plan[i].phase == phase] or matching
+    exact = [i for i in in_phase if runner.plan[i].micro_step == bad.micro_step]
+    chosen = (exact or in_phase)[:1]
     return with_gate(runner, chosen[0]) if chosen else len(runner.plan)
 
 
-def _same_micro_step(unit: Unit, micro_step: int) -> bool:
-    return unit.micro_step == micro_step
+def unit_words(unit: Unit, plan: Sequence[Unit]) -> str:
+    """Say which phase and micro-batch a unit is of, as far as its step has several.
+
+    Args:
+        unit: The unit.
+        plan: All units of its step.
+
+    Returns:
+        For example ``phase g, micro-batch 2 of 3``; empty where there is one of each.
+    """
+    several = len({u.phase for u in plan}) > 1
+    count = 1 + max((u.micro_step for u in plan), default=0)
+    words = [f"phase {unit.phase}"] if several else []
+    if count > 1 and unit.stage in ("input", "forward", "loss", "backward"):
+        words.append(f"micro-batch {unit.micro_step + 1} of {count}")
+    return ", ".join(words)

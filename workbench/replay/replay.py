@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from workbench.errors import UsageError
 from workbench.replay.devices import nearest, require_device
-from workbench.replay.plan import position_after, recorded_stop, with_gate
+from workbench.replay.plan import (
+    check_stage,
+    last_available,
+    order,
+    position_after,
+    recorded_stop,
+    with_gate,
+)
 from workbench.replay.result import Reproduction, RunResult, StageState
 from workbench.replay.retain import MAX_BYTES, Retained
 from workbench.replay.session import Session
@@ -184,7 +191,12 @@ class Replay:
             return stage_states([], unavailable, self.source.first_bad)
         shown = values_shown(session.runner.values, session.observed.loss)
         return stage_states(
-            session.outcomes, unavailable, self.source.first_bad, session.input_state, shown
+            session.outcomes,
+            unavailable,
+            self.source.first_bad,
+            session.input_state,
+            shown,
+            session.runner.plan,
         )
 
     @property
@@ -254,7 +266,7 @@ class Replay:
             UsageError: No such stage.
             CannotRunError: The bundle lacks what the first stages need, or no such device.
         """
-        last = _check_stage(until)
+        last = check_stage(until)
         if conditions is not None:
             require_device(conditions.device)
         self.conditions = conditions or self._base
@@ -304,7 +316,7 @@ class Replay:
             UsageError: No such stage, or a name that the model does not have.
             CannotRunError: More than ``max_bytes``, or what `run` raises.
         """
-        last = _check_stage(until)
+        last = check_stage(until)
         retained = Retained(names, max_bytes)
         own = Replay.from_source(self.source, conditions or self._base)
         own.source.require("input")
@@ -364,8 +376,8 @@ class Replay:
         wanted = conditions or self._base
         require_device(wanted.device)
         session = Session(self.source, wanted)
-        available = _last_available(self.source)
-        last = available if until is None else min(until, available, key=_index)
+        available = last_available(self.source)
+        last = available if until is None else min(until, available, key=order)
         with session.running(traced=True):
             trace = trace_step(
                 session.runner,
@@ -377,20 +389,3 @@ class Replay:
         if self._reproduction is not None and wanted == self.nearest:
             self._reproduction = with_trace(self._reproduction, trace, self.source)
         return trace
-
-
-def _check_stage(until: str | None) -> Stage | None:
-    if until is not None and until not in STAGES:
-        raise UsageError(
-            f"There is no stage '{until}', so nothing was run. The stages are: {', '.join(STAGES)}."
-        )
-    return until
-
-
-def _index(stage: str) -> int:
-    return STAGES.index(cast("Stage", stage))
-
-
-def _last_available(source: Source) -> str:
-    missing = source.unavailable()
-    return [stage for stage in STAGES if stage not in missing][-1]

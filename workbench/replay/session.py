@@ -13,6 +13,12 @@ import torch
 
 from workbench.errors import CannotRunError, WorkbenchError
 from workbench.replay import adjust
+from workbench.replay.compiled import (
+    compile_model,
+    fresh_compiler,
+    graphs_captured,
+    is_compiled,
+)
 from workbench.replay.runner import ReplayRunner
 from workbench.replay.settings import applied, runs_eagerly
 from workbench.replay.source import Source
@@ -95,7 +101,11 @@ class Session:
         self.source.restore(model, optimizers, scaler, schedulers)
         self._attributes: dict[str, Any] = {}
         batches = self._adjust(model, optimizers, scaler, device)
-        model = adjust.compile_model(model, self.conditions, self.recorded)
+        model = compile_model(model, self.conditions, self.recorded)
+        self._compiles = is_compiled(model)
+        if self._compiles:
+            fresh_compiler()
+        self._graphs = graphs_captured()
         self.batches = batches
         self.runner = ReplayRunner(step, model, optimizers, scaler, self.conditions, self.recorded)
         with self._step_attributes():
@@ -167,11 +177,18 @@ class Session:
             _finish(self.conditions.device)
             self.observed.seconds += time.perf_counter() - started
             self.observed.read_back |= read() | self._model_read_back()
-            compiled = adjust.is_compiled(self.runner.model) and not runs_eagerly()
-            self.observed.read_back["compile"] = self.conditions.compile if compiled else "off"
+            self.observed.read_back["compile"] = self._backend_now()
         self.outcomes.append(outcome)
         self._observe()
         return outcome
+
+    def _backend_now(self) -> str:
+        """The backend that runs now: none where torch.compile captured nothing of the model."""
+        if not self._compiles or runs_eagerly():
+            return "off"
+        called = any(outcome.unit.stage == "forward" for outcome in self.outcomes)
+        nothing = called and graphs_captured() == self._graphs
+        return "off" if nothing else self.conditions.compile
 
     def _model_read_back(self) -> dict[str, Any]:
         runner = self.runner

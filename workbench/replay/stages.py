@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.numerics.counts import count
 from workbench.replay import sentences
+from workbench.replay.plan import unit_words
 from workbench.replay.result import StageState
 from workbench.step.domains import batch_fields, check_domains
 from workbench.step.stages import STAGES
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from workbench.evidence.schema import FirstBad
     from workbench.step.protocol import Domain
     from workbench.step.runner import Outcome, StepValues
+    from workbench.step.stages import Unit
 
 
 def stage_states(
@@ -27,6 +29,7 @@ def stage_states(
     first_bad: FirstBad | None = None,
     input_state: StageState | None = None,
     shown: Mapping[str, str] | None = None,
+    plan: Sequence[Unit] = (),
 ) -> list[StageState]:
     """Sum up what the units did, one entry per stage.
 
@@ -37,6 +40,7 @@ def stage_states(
             only non-finite values.
         input_state: What was seen in the batch, from ``look_at_batch``.
         shown: Sentences for clean stages, from ``values_shown``.
+        plan: All units of the step: with several micro-batches or phases it is said which.
     """
     gated = _gated_as_backward(outcomes)
     texts = _CLEAN | ({"backward": _GRADIENTS} if gated else {}) | dict(shown or {})
@@ -52,7 +56,7 @@ def stage_states(
         elif stage == "input" and input_state is not None:
             states.append(input_state)
         else:
-            states.append(_alert(_state(stage, own, texts), first_bad))
+            states.append(_alert(_state(stage, own, texts, plan), first_bad))
     return states
 
 
@@ -61,11 +65,14 @@ def _unavailable(stage: str, reason: str) -> StageState:
     return StageState(stage=stage, status="unavailable", sentence=sentence, reason=reason)
 
 
-def _state(stage: str, outcomes: Sequence[Outcome], texts: Mapping[str, str]) -> StageState:
+def _state(
+    stage: str, outcomes: Sequence[Outcome], texts: Mapping[str, str], plan: Sequence[Unit]
+) -> StageState:
     worst = next((o for o in outcomes if o.status == "bad"), None)
     worst = worst or next((o for o in outcomes if o.status == "skip"), None)
     if worst is None:
-        return StageState(stage=stage, status="clean", sentence=texts[stage])
+        sentence = texts[stage] + _how_many(stage, outcomes, plan)
+        return StageState(stage=stage, status="clean", sentence=sentence)
     masks = {bad.name: bad.mask for outcome in outcomes for bad in outcome.bad}
     tensor = worst.tensor or ""
     counts = worst.bad[0].counts.as_dict() if worst.bad else None
@@ -76,6 +83,9 @@ def _state(stage: str, outcomes: Sequence[Outcome], texts: Mapping[str, str]) ->
         sentence = sentences.bad(tensor, counts, len(worst.bad) - 1)
     if worst.status == "skip":
         sentence += " The loss scaler will skip the update."
+    # gradients have added up by the time they are looked at: the gate's micro-batch says nothing
+    if which := "" if worst.bad and stage == "backward" else unit_words(worst.unit, plan):
+        sentence = f"{sentence.rstrip('.')}. In {which}."
     return StageState(
         stage=stage,
         status="skip" if worst.status == "skip" else "bad",
@@ -84,6 +94,13 @@ def _state(stage: str, outcomes: Sequence[Outcome], texts: Mapping[str, str]) ->
         sentence=sentence,
         masks=masks,
     )
+
+
+def _how_many(stage: str, outcomes: Sequence[Outcome], plan: Sequence[Unit]) -> str:
+    """Say how many of a stage's units ran, where there are several and not all did."""
+    every = [unit for unit in plan if unit.stage == stage]
+    ran = len({(o.unit.phase, o.unit.micro_step) for o in outcomes if o.unit.stage == stage})
+    return f" {ran:,} of {len(every):,} ran." if 0 < ran < len(every) else ""
 
 
 def _gated_as_backward(outcomes: Sequence[Outcome]) -> bool:

@@ -61,3 +61,48 @@ class HalfCached(HalfNorm):
 
     def loss(self, outputs, batch):
         return outputs.float().mean() + torch.log(outputs.float().mean() * 0.0)
+
+
+class Dropped(TrainingStep):
+    """Finite loss under dropout in a module of torch's own; the gradient of sqrt at 0 is NaN."""
+
+    def build_model(self):
+        return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+    def build_optimizer(self, model):
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def forward(self, model, batch):
+        return model(batch["x"])
+
+    def loss(self, outputs, batch):
+        return outputs.square().sum() + torch.sqrt((outputs * 0.0).square().sum())
+
+
+class TwoPhases(Dropped):
+    """Only the loss of the second phase fails."""
+
+    phases = ("first", "second")
+
+    def forward(self, model, batch, phase):
+        return model(batch["x"])
+
+    def loss(self, outputs, batch, phase):
+        return outputs.square().sum() + (torch.log(outputs[0, 0] * 0) if phase == "second" else 0)
+
+
+class WrongOnLarge(nn.Module):
+    """Hands its input on; a wrong backend in the tests makes what is large NaN."""
+
+    def forward(self, x):
+        return torch.tanh(x)
+
+
+class Accumulates(Dropped):
+    """The last of three micro-batches has a log of zero in its loss."""
+
+    def build_model(self):
+        return nn.Sequential(nn.Linear(4, 4), WrongOnLarge(), nn.Linear(4, 3))
+
+    def loss(self, outputs, batch):
+        return outputs.square().mean() + torch.log(batch["w"]).mean()

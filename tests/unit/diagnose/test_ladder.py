@@ -7,7 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from tests.unit.diagnose.compiled_steps import HalfCached, HalfNorm
+from tests.unit.diagnose.compiled_steps import (
+    Accumulates,
+    Dropped,
+    HalfCached,
+    HalfNorm,
+    TwoPhases,
+)
 from tests.unit.diagnose.deep_steps import DeepStep, recorded
 from workbench.diagnose.bisect import bisect
 from workbench.diagnose.compiler_search import search
@@ -23,12 +29,15 @@ from workbench.replay.session import Session
 QUICK = ("eager", "aot_eager")
 
 
-def bundle_of(step, directory, x):
+def bundle_of(step, directory, x, micro_batches=None):
     torch.manual_seed(0)
     model = step.build_model()
     recorder = Recorder(step, model, step.build_optimizer(model), directory=directory, run_id="c")
     with pytest.raises(NonFiniteError):
-        recorder.train_step({"x": x})
+        if micro_batches is None:
+            recorder.train_step({"x": x})
+        else:
+            recorder.train_step(micro_batches=micro_batches)
     return find_bundles(directory)[0]
 
 
@@ -193,3 +202,58 @@ def test_modules_are_compiled_one_by_one_although_the_record_was_compiled(tmp_pa
     assert (found["module"], found["how"]) == ("layers.0.attention", "mask")
     assert found["inputs_equal"] is True
     assert first_module(replay, replay.nearest, "eager")["module"] is None
+
+
+def test_what_parts_for_other_random_numbers_alone_is_told_apart(tmp_path):
+    bundle = bundle_of(Dropped(), tmp_path, torch.ones(3, 4))
+    backend = "aot_eager_decomp_partition"
+    found = ladder(bundle, step=Dropped(), backends=("aot_eager", backend))
+    assert [rung.compiled for rung in found.rungs] == [False, True, True]
+    assert found.partings[backend][0].how == "values"
+    assert found.first is None
+    assert found.random[backend]["agrees"] is True
+    assert found.to_data()["random_numbers"][backend]["partings"] == []
+    assert any("other random numbers" in note for note in found.notes)
+
+
+def test_the_phase_that_failed_is_run(tmp_path):
+    bundle = bundle_of(TwoPhases(), tmp_path, torch.ones(3, 4))
+    found = ladder(bundle, step=TwoPhases(), backends=("eager",))
+    assert [rung.first_bad for rung in found.rungs] == [("loss", "loss")] * 2
+    assert list(found.rungs[0].values)[:4] == [
+        "output of phase first",
+        "loss of phase first",
+        "output of phase second",
+        "loss of phase second",
+    ]
+
+
+def micro_batches():
+    x = [torch.ones(2, 4), torch.ones(2, 4), torch.full((2, 4), 50.0)]
+    w = [torch.ones(1), torch.ones(1), torch.zeros(1)]
+    return [{"x": a, "w": b} for a, b in zip(x, w, strict=True)]
+
+
+def wrong_when_large(graph, inputs):
+    """A compiler whose tanh is wrong for the third micro-batch alone."""
+    del inputs
+
+    def run(*values):
+        large = any(v.abs().max() > 10 for v in values if not isinstance(v, nn.Parameter))
+        tanh = any("tanh" in str(node.target) for node in graph.graph.nodes)
+        return tuple(t * float("nan") if tanh and large else t for t in graph(*values))
+
+    return run
+
+
+def test_every_micro_batch_is_compared(tmp_path):
+    step = Accumulates()
+    bundle = bundle_of(step, tmp_path, None, micro_batches())
+    found = ladder(bundle, step=step, backends=("eager",))
+    names = list(found.rungs[0].values)
+    assert names[0] == "output of micro-batch 1 of 3"
+    assert "loss of micro-batch 3 of 3" in names
+    assert found.first is None
+    replay = Replay(open_bundle(bundle), step=step)
+    parted = first_module(replay, replay.nearest, wrong_when_large)
+    assert (parted["module"], parted["how"]) == ("1", "mask")

@@ -5,6 +5,7 @@ from torch import nn
 from workbench.errors import UsageError
 from workbench.evidence.conditions import Conditions
 from workbench.replay import adjust
+from workbench.replay.compiled import compile_model, graphs_captured, is_compiled
 
 CPU = torch.device("cpu")
 
@@ -131,20 +132,31 @@ EAGER = Conditions().replace(compile="eager")
 
 def test_a_model_is_compiled_in_place_once():
     model = Pair()
-    assert adjust.compile_model(model, EAGER, Conditions()) is model
-    assert adjust.is_compiled(model)
+    assert compile_model(model, EAGER, Conditions()) is model
+    assert is_compiled(model)
     assert next(name for name, _ in model.named_parameters()) == "first.weight"
     before = model._compiled_call_impl
-    adjust.compile_model(model, EAGER, EAGER)
+    compile_model(model, EAGER, EAGER)
     assert model._compiled_call_impl is before
 
 
 def test_a_compiled_model_is_compiled_another_way():
     model = torch.compile(Pair(), backend="aot_eager")
-    assert adjust.compile_model(model, EAGER, EAGER) is model
-    other = adjust.compile_model(model, EAGER, EAGER.replace(compile="aot_eager"))
+    assert compile_model(model, EAGER, EAGER) is model
+    other = compile_model(model, EAGER, EAGER.replace(compile="aot_eager"))
     assert other is model._orig_mod
     assert other._compiled_call_impl is not None
+
+
+class OwnSequence(nn.Sequential):
+    """Takes its forward from torch."""
+
+
+@pytest.mark.parametrize("kind", [nn.Sequential, OwnSequence])
+def test_a_module_of_torchs_own_is_really_compiled(kind):
+    before = graphs_captured()
+    compile_model(kind(nn.Linear(4, 3)), EAGER, Conditions())(torch.ones(2, 4))
+    assert graphs_captured() == before + 1
 
 
 def test_modes():

@@ -63,7 +63,7 @@ def command(
 
 
 def _lines(data: dict[str, Any]) -> list[str]:
-    rows = [_row(run) for run in data["reproductions"]]
+    rows = [_row(run, data["random_numbers"]) for run in data["reproductions"]]
     lines = table(rows)
     for backend, unlike in data["unaligned"].items():
         names = ", ".join(item["name"] for item in unlike[:5])
@@ -78,7 +78,7 @@ def _lines(data: dict[str, Any]) -> list[str]:
         for item in data["changed_trigger"]
     ]
     first = data["first_different"]
-    lines.append(f"First to differ: {first}" if first else "No backend differs from eager code.")
+    lines.append(f"First to differ: {first}" if first else _none(data))
     module = data["first_module"]
     if module and module["module"] is not None:
         lines.append(f"First module to part, compiled alone: {module['module']} ({module['how']})")
@@ -91,7 +91,14 @@ def _lines(data: dict[str, Any]) -> list[str]:
     return [*lines, *data["notes"]]
 
 
-def _row(run: dict[str, Any]) -> tuple[str, str, str]:
+def _none(data: dict[str, Any]) -> str:
+    if not any(run["compiled"] for run in data["reproductions"]):
+        return "Nothing was compiled, so nothing was learnt about the compiler."
+    drawn = any(one["agrees"] for one in data["random_numbers"].values())
+    return f"No backend differs from eager code{' but in its random numbers' if drawn else ''}."
+
+
+def _row(run: dict[str, Any], random: dict[str, Any]) -> tuple[str, str, str]:
     name = "uncompiled" if run["backend"] == "off" else run["backend"]
     if run["error"] and run["first_bad"] is None:
         return ("–", name, f"did not run: {run['error']}")
@@ -99,5 +106,6 @@ def _row(run: dict[str, Any]) -> tuple[str, str, str]:
     text = f"bad at {bad['stage']} ({bad['tensor']})" if bad else "finite"
     part = run["first_parting"]
     if part:
-        text += f"; parts at {part['name']} ({part['how']})"
+        drawn = random.get(run["backend"], {}).get("agrees")
+        text += f"; parts at {part['name']} ({'random numbers' if drawn else part['how']})"
     return ("✕" if bad else "✓", name, text)
