@@ -1,0 +1,94 @@
+"""``workbench drill``: put faults into a training step and see what catches each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from workbench.cli.command import Command
+from workbench.cli.options import json_option
+from workbench.cli.output import emit, say, table
+from workbench.errors import CheckFailedError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from workbench.record.drill import Drill
+
+
+@click.command("drill", cls=Command, section="Development", order=2)
+@click.argument("step")
+@click.option("--bundle", type=click.Path(path_type=str), help="Take the batch from this bundle.")
+@click.option("--steps", type=click.IntRange(min=3), default=4, show_default=True)
+@json_option
+def command(step: str, bundle: str | None, steps: int, as_json: bool) -> None:
+    """Run STEP (package.module:Name or file.py:Name) with faults put in, one run a fault.
+
+    The batches come from the step's method example_batch(k), or from --bundle. Nothing is written
+    but to a temporary directory. Exits 5 when a fault was not caught.
+    """
+    from workbench.record.drill import run_drill
+    from workbench.step import load_step
+
+    loaded = load_step(None, step=step)
+    with _quiet():
+        drill = run_drill(loaded, _batches(loaded, step, bundle), steps)
+    if as_json:
+        emit(drill.to_data())
+    else:
+        _print(drill)
+    if drill.missed:
+        raise CheckFailedError(
+            f"{len(drill.missed)} of {len(drill.rows)} faults were not caught: "
+            f"{', '.join(map(repr, drill.missed))}. The table says what was seen instead."
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the recorder's own messages of incidents that are made on purpose off the terminal."""
+    logger = logging.getLogger("workbench")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _batches(loaded: Any, step: str, bundle: str | Path | None) -> Callable[[int], Any]:
+    if bundle is not None:
+        from workbench.evidence import open_bundle
+        from workbench.step import read_state
+
+        batches = read_state(open_bundle(bundle)).micro_batches
+        if not batches:
+            raise UsageError(
+                f"The bundle {str(bundle)!r} has no batch, so there is nothing to train on. Give "
+                f"one that has, or write example_batch(self, k) in {step!r}."
+            )
+        return lambda k: batches[k % len(batches)]
+    own = getattr(loaded, "example_batch", None)
+    if own is None:
+        raise UsageError(
+            f"The step {step!r} has no method example_batch(self, k), so the drill has nothing to "
+            "train on. Write one that returns the batch of step k, or take a recorded batch with "
+            "--bundle PATH."
+        )
+    found: Callable[[int], Any] = own
+    return found
+
+
+def _print(drill: Drill) -> None:
+    rows = [("fault", "put in", "result", "boundary", "at step")]
+    for row in drill.rows:
+        at = "" if row.caught_at is None else str(row.caught_at)
+        words = row.result.replace("_", " ") + (f": {row.why}" if row.why else "")
+        rows.append((row.what, f"step {row.put_at}", words, row.boundary or "", at))
+    for line in table(rows):
+        say(line)

@@ -1,0 +1,1 @@
+"""The faults, one a file; each module has one ``fault``."""
