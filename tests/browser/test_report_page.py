@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
+import nbformat
 import pytest
 
 from tests.browser.report_browser import needs_chromium, opened
 from tests.unit.charts.fabricated import HOSTILE
 from tests.unit.reports.fabricated import incident, notebook
-from workbench.reports.page import write_page
+from workbench.reports.page import About, write_page
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
@@ -22,9 +24,35 @@ def report(tmp_path_factory):
     return path
 
 
+def hostile_page():
+    """Markup and script in every text that comes from a bundle, a user or a failed run."""
+    made = incident(hostile=True, name=HOSTILE)
+    made.first_bad |= {"kind": "exception", "sink": "exception", "message": HOSTILE}
+    made.manifest |= {"run_id": HOSTILE, "notes": [HOSTILE], "dropped": {HOSTILE: HOSTILE}}
+    made.conditions |= {HOSTILE: HOSTILE}
+    made.completeness |= {HOSTILE: HOSTILE}
+    made.findings["bundle"]["id"] = HOSTILE
+    made.findings["limits"].append(HOSTILE)
+    node = notebook(made)
+    failed = nbformat.v4.new_code_cell(HOSTILE, metadata={"name": HOSTILE})
+    failed.metadata["workbench"] = {"state": "failed"}
+    failed.outputs = [
+        nbformat.v4.new_output("stream", name="stderr", text=HOSTILE),
+        nbformat.v4.new_output("error", ename=HOSTILE, evalue=HOSTILE, traceback=[HOSTILE]),
+        nbformat.v4.new_output("display_data", data={"text/html": HOSTILE, "text/plain": HOSTILE}),
+    ]
+    node.cells += [failed, nbformat.v4.new_markdown_cell(f"## {HOSTILE}\n\n{HOSTILE}")]
+    node.metadata["workbench"] = {
+        "failure": {"text": HOSTILE, "recorded": [HOSTILE], "anchor": HOSTILE}
+    }
+    rows = [("Parameters", f"{HOSTILE}={HOSTILE!r}"), (HOSTILE, HOSTILE)]
+    data = {"bundle": {"name": HOSTILE, "digest": HOSTILE}, "parameters": {HOSTILE: HOSTILE}}
+    return write_page(node, About(rows, data, HOSTILE))
+
+
 @pytest.fixture(scope="module", params=["with policy", "policy taken out"])
 def hostile(request, tmp_path_factory):
-    html = write_page(notebook(incident(hostile=True)))
+    html = hostile_page()
     if request.param == "policy taken out":
         html, found = POLICY.subn("", html)
         assert found == 1
@@ -105,7 +133,14 @@ def test_hostile_names_are_text(hostile):
         assert [line for line in said if "error" in line] == []
         assert page.evaluate("window.hacked") is None
         assert page.locator("main img").count() == 0
-        assert page.locator("a[href^=javascript]").count() == 0
+        assert page.locator("a[href^=javascript], [onerror], [onclick]").count() == 0
+        assert page.locator("a[href]:not([href^='#'])").count() == 0
+        # as text, in the title, the rows, the banner, the traceback, the code and the end
+        for place in ("h1", ".facts", ".banner", "pre.error", ".cell[open] pre", "footer"):
+            if place.startswith(".cell"):
+                page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+            texts = page.locator(place).all_inner_texts()
+            assert any("window.hacked=1" in text for text in texts), place
         assert HOSTILE in page.inner_text("h1")
         # in the hover of the chart as well
         page.evaluate(
@@ -116,6 +151,37 @@ def test_hostile_names_are_text(hostile):
         assert "script" in shown.text_content()
         assert shown.locator("a, img").count() == 0
         assert page.evaluate("window.hacked") is None
+
+
+def test_charts_buttons_are_above_the_marks_where_there_is_no_pointer(report):
+    with opened(
+        report, has_touch=True, is_mobile=True, viewport={"width": 1200, "height": 900}
+    ) as (
+        page,
+        _,
+        _,
+    ):
+        place = page.locator("#chart-ranges-activations .plot")
+        bar = place.locator(".modebar").bounding_box()
+        first = place.locator(".points path, .point path").evaluate_all(
+            "marks => Math.min(...marks.map(m => m.getBoundingClientRect().top))"
+        )
+        assert bar["y"] + bar["height"] <= first
+
+
+def test_a_screen_reader_finds_landmarks_headings_in_order_and_named_tables(report):
+    with opened(report) as (page, _, _):
+        assert page.get_by_role("main").count() == 1
+        assert page.get_by_role("contentinfo").count() == 1
+        assert page.get_by_role("navigation", name="Contents").count() == 1
+        assert page.get_by_role("heading", level=1).count() == 1
+        levels = page.locator("h1, h2, h3").evaluate_all("all => all.map(h => +h.tagName[1])")
+        assert all(later - earlier <= 1 for earlier, later in pairwise(levels))
+        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        names = page.locator("table").evaluate_all("all => all.map(t => t.caption?.innerText)")
+        assert names and all(names)
+        assert page.locator("th:not([scope])").count() == 0
+        assert page.locator("[data-chart]:not([aria-label])").count() == 0
 
 
 def test_printed_first_screen_fits_one_page(report, tmp_path):
