@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.diagnose.answers import five_answers
 from workbench.diagnose.chain import chain_rows
+from workbench.diagnose.contamination import contamination
 from workbench.diagnose.origin_rows import grouped, growth_row, origin_row
 from workbench.diagnose.replaced import replaces
 from workbench.errors import BundleError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from workbench.diagnose.analysis import Analysis, Judged
     from workbench.diagnose.envelope import Envelope
     from workbench.evidence import Bundle, Table
-    from workbench.replay import Reproduction
+    from workbench.replay import Replay, Reproduction
 
 SCHEMA = "workbench.findings/1"
 _PACKED = "findings/findings.json"
@@ -115,6 +116,7 @@ def build(
     analysis: Analysis | None,
     limits: list[str],
     envelope: Envelope | None = None,
+    replay: Replay | None = None,
 ) -> Findings:
     """Put everything found into one document.
 
@@ -124,6 +126,7 @@ def build(
         analysis: The trace's analysis, or None.
         limits: Limits known so far (why a replay was not possible, say).
         envelope: What a finite incident left, or None for any other bundle.
+        replay: The replay, to see what an update that the run made too leaves.
     """
     data: dict[str, Any] = {
         "schema": SCHEMA,
@@ -134,7 +137,7 @@ def build(
         "contributors": [],
         "chain": [],
         "counterfactuals": [],
-        "contamination": _contamination(analysis),
+        "contamination": contamination(bundle, analysis, replay),
         "absorbed": [],
         "step_order": [],
         "alerts": _alerts(bundle),
@@ -244,26 +247,6 @@ def _reproduction(reproduction: Reproduction | None) -> dict[str, Any]:
             "differences": [],
         }
     return reproduction.to_data()
-
-
-def _contamination(analysis: Analysis | None) -> dict[str, Any]:
-    """What holds bad values where the replay stopped; None marks what is not known."""
-    if analysis is None:
-        return {
-            "collective": None,
-            "parameters": None,
-            "optimizer_state": None,
-            "buffers": None,
-            "checkpoints": None,
-        }
-    found = analysis.trace.contaminated
-    return {
-        "collective": False,
-        "parameters": found.get("parameters", []),
-        "optimizer_state": found.get("optimizer_state", []),
-        "buffers": found.get("buffers", []),
-        "checkpoints": [],
-    }
 
 
 def _alerts(bundle: Bundle) -> list[Any]:

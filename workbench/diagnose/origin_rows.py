@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from workbench.diagnose.positions import positions
+
 if TYPE_CHECKING:
     from workbench.diagnose.analysis import Judged
     from workbench.diagnose.growth import Growth
@@ -110,7 +112,7 @@ def _exception_where(stage: str) -> str:
 def _tensor(judged: Judged) -> dict[str, Any]:
     """Name and positions of the bad values at the origin."""
     case, origin = judged.case, judged.case.origin
-    positions: dict[str, Any] = {"count": 0, "first": None, "samples": []}
+    empty: dict[str, Any] = {"count": 0, "first": None, "samples": [], "axes": [], "sentence": ""}
     event = case.event
     if origin.leaf is not None:
         read = (
@@ -118,18 +120,14 @@ def _tensor(judged: Judged) -> dict[str, Any]:
         )
         count = sum(read.counts) if read is not None else 0
         write = next((w for w in event.writes if w.bad), None) if event else None
-        samples = (
-            list(write.samples) if write is not None and event and event.where == "module" else []
-        )
-        return {"name": origin.leaf, "positions": positions | {"count": count, "samples": samples}}
+        samples: list[int] = []
+        if origin.kind == "poisoned_batch" and write is not None and read is not None:
+            same = write.shape[:1] == read.shape[:1]
+            samples = list(write.samples) if same and event and event.where == "module" else []
+        return {"name": origin.leaf, "positions": empty | {"count": count, "samples": samples}}
     if event is None:
-        return {"name": "", "positions": positions}
+        return {"name": "", "positions": empty}
     write = next((w for w in event.writes if w.bad), event.writes[0] if event.writes else None)
     if write is None:
-        return {"name": event.op, "positions": positions}
-    positions = {
-        "count": sum(write.counts),
-        "first": list(write.first) if write.first is not None else None,
-        "samples": list(write.samples),
-    }
-    return {"name": f"{write.slot} of {event.op}", "positions": positions}
+        return {"name": event.op, "positions": empty}
+    return {"name": f"{write.slot} of {event.op}", "positions": positions(case)}

@@ -109,7 +109,8 @@ def diagnose_replay(
     if bundle.kind == "alert" and not analysis.origins:
         envelope = replayed_envelope(bundle, replay, trace, progress)
     progress("Writing the findings")
-    findings = build(bundle, reproduction, analysis, _limits(replay, trace, raises), envelope)
+    limits = _limits(replay, trace, raises)
+    findings = build(bundle, reproduction, analysis, limits, envelope, replay)
     if anomaly:
         progress("Asking anomaly mode")
         findings.data["anomaly"] = anomaly_finding(replay, findings.origins)

@@ -362,6 +362,10 @@ def _contaminated(
             held.append(f"{word} {joined([clean(name, 60) for name in names], 2)}")
     if held:
         text = f"Bad values in {'; '.join(held)}."
+        text += f" Not recorded: {joined([f'{word}s' for word in unknown])}." if unknown else ""
+    elif unknown == ["checkpoint"]:
+        text = "No parameter, buffer or optimizer state holds a bad value; later checkpoints were "
+        text += "not recorded."
     elif unknown:
         text = f"Not known: {joined(unknown)} was not recorded."
     elif (
