@@ -43,7 +43,12 @@ def redact_findings(bundle: Bundle, copy: Path, values: SampleValues) -> bool:
     data = {key: value for key, value in found.items() if key in _KEPT}
     data = rounded(values.without_tree(data, whole=_about_the_batch(found)))
     data["first_bad"] = None if target.first_bad is None else target.first_bad.as_dict()
-    data["bundle"] = {"id": target.id, "digest": target.digest, "kind": target.kind}
+    data["bundle"] = {
+        "id": target.id,
+        "digest": target.digest,
+        "kind": target.kind,
+        "redacted_from": bundle.digest,
+    }
     limits = [str(limit) for limit in data.get("limits") or []]
     origin = (
         f"These findings were made from the bundle {bundle.digest}, of which this is a redacted "

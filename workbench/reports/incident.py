@@ -205,7 +205,9 @@ def _add_findings(incident: Incident, opened: Any, step: str | None, trust: str 
         found, incident.layers, incident.events, where = saved
         label = made_sentence(opened)
         made_on = f" They were {label}." if label else ""
-        incident.origin_note = f"Findings saved {where}, made from exactly this bundle.{made_on}"
+        source = found.get("bundle", {}).get("redacted_from")
+        made_from = "the bundle this is a redacted copy of" if source else "exactly this bundle"
+        incident.origin_note = f"Findings saved {where}, made from {made_from}.{made_on}"
     else:
         try:
             made = diagnose(opened, step=step, trust=trust, progress=tell)
