@@ -16,6 +16,46 @@ from workbench.widgets.guard import Guard
 IDENTITY = frozenset({"type", "uid"})
 
 
+class _Filled(go.FigureWidget):  # type: ignore[misc] - plotly has no types
+    """A figure widget that the page learns of once its content is there.
+
+    plotly tells the page of an empty figure first and sends the content after; a page that draws
+    in between shows empty axes for good.
+    """
+
+    _complete = False
+
+    def __init__(self, figure: Any) -> None:
+        super().__init__(figure)
+        self._complete = True
+        super().open()
+
+    def open(self) -> None:
+        """Not while it is being filled."""
+        if self._complete:
+            super().open()
+
+
+class WholeFigure(go.FigureWidget):  # type: ignore[misc]  # plotly has no types
+    """A figure widget whose first message to the page holds all of it.
+
+    Plotly opens the connection with an empty figure and sends traces and layout after it. A page
+    that makes its first figure between the two shows an empty plot, and keeps it.
+    """
+
+    whole = False
+
+    def open(self) -> None:
+        """Open the connection, once the figure is complete."""
+        if self.whole:
+            super().open()
+
+    def complete(self) -> None:
+        """Say that traces and layout are there."""
+        self.whole = True
+        self.open()
+
+
 class LiveFigure:
     """Shows figures made by `charts` in one widget.
 
@@ -52,7 +92,7 @@ class LiveFigure:
 
     def _make(self, figure: Any) -> None:
         # made with its content: an empty one that is filled before it is shown ends in errors
-        self._widget = go.FigureWidget(figure)
+        self._widget = _Filled(figure)
         self._widget._config = {
             "displaylogo": False,
             "modeBarButtons": [["resetScale2d", "toImage"]],
