@@ -16,6 +16,8 @@ _RESULTS = {
 }
 
 
+_NEAR = 1e-3
+"""Share of a dtype's largest number from which a layer is worth a line."""
 _LABELS = {
     "where": "1 Where",
     "contaminated": "2 Contaminated",
@@ -53,6 +55,7 @@ def findings_lines(data: Mapping[str, Any]) -> list[str]:
         lines.append(f"Caught at {bad['stage']}: {bad['tensor']}, step {bad['step']:,}")
     lines += [_origin(origin) for origin in data.get("origins", [])]
     lines += _left(data.get("envelope"))
+    lines += _growth(data.get("growth"))
     lines += [_counterfactual(item) for item in data.get("counterfactuals", [])]
     lines += [
         f"Contributor: {item.get('op')}, event {item.get('event')}, {_words(item.get('role'))}"
@@ -72,6 +75,16 @@ def _left(envelope: Mapping[str, Any] | None) -> list[str]:
         return []
     left = [f"Left: {item.get('sentence')}" for item in envelope.get("left", [])]
     return [*left, str(envelope.get("compared"))] if envelope.get("compared") else left
+
+
+def _growth(growth: Mapping[str, Any] | None) -> list[str]:
+    """Where values began to grow, and the layers nearest to their dtype's limit."""
+    if not growth:
+        return []
+    left = growth.get("left") or {}
+    lines = [str(left["sentence"])] if left.get("sentence") else []
+    near = [row for row in growth.get("headroom", []) if row.get("share", 0.0) > _NEAR]
+    return lines + [f"Headroom: {row.get('sentence')}" for row in near]
 
 
 def _origin(origin: Mapping[str, Any]) -> str:

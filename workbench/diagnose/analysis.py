@@ -17,6 +17,7 @@ from workbench.replay.trace_plan import floating
 
 if TYPE_CHECKING:
     from workbench.diagnose.growth import Growth
+    from workbench.replay.envelope import Outlier
     from workbench.replay.trace import Trace
     from workbench.replay.trace_events import KeptEvent
 
@@ -50,6 +51,7 @@ class Analysis:
         absorbed: Infs that ended in wrong finite numbers.
         stable: Whether the second pass executed the same events as the first.
         growth: The earlier step from which values grew to an overflow, or None.
+        left: The first value of the kept steps outside its usual envelope, or None.
         counterfactuals: Rows of findings/1, one for each change that was tried.
     """
 
@@ -59,6 +61,7 @@ class Analysis:
     absorbed: list[tuple[Absorption, Judged]] = field(default_factory=list)
     stable: bool = True
     growth: Growth | None = None
+    left: Outlier | None = None
     counterfactuals: list[dict[str, Any]] = field(default_factory=list)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.diagnose.answers import five_answers
 from workbench.diagnose.chain import chain_rows
 from workbench.diagnose.contamination import contamination
+from workbench.diagnose.headroom import headroom
 from workbench.diagnose.origin_rows import grouped, growth_row, origin_row
 from workbench.diagnose.replaced import replaces
 from workbench.errors import BundleError
@@ -169,6 +170,12 @@ def _fill(data: dict[str, Any], bundle: Bundle, analysis: Analysis) -> None:
     data["origins"] = grouped([origin_row(judged, bundle) for judged in analysis.origins])
     if analysis.growth is not None:
         data["origins"].insert(0, growth_row(analysis.growth, bundle))
+    overflow = next((j for j in analysis.origins if j.case.range == "overflow"), None)
+    if overflow is not None or analysis.left is not None:
+        data["growth"] = {
+            "headroom": [] if overflow is None else headroom(analysis.trace, overflow.origin.event),
+            "left": None if analysis.left is None else analysis.left.to_data(bundle.manifest.step),
+        }
     data["contributors"] = _contributors(analysis)
     data["chain"] = chain_rows(analysis)
     data["counterfactuals"] = list(analysis.counterfactuals)

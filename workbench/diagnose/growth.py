@@ -18,17 +18,23 @@ from workbench.diagnose.analysis import Analysis, Judged
 from workbench.diagnose.case import Case, ancestors
 from workbench.diagnose.causes import name_cause
 from workbench.diagnose.slicing import Origin, Slice
+from workbench.errors import WorkbenchError
 from workbench.replay import Replay
+from workbench.replay.trajectory import replay_trajectory
 from workbench.step import read_state
 
 if TYPE_CHECKING:
     from workbench.evidence import Bundle
+    from workbench.replay.envelope import Outlier
     from workbench.replay.trace import Trace
     from workbench.step.state import StepState
 
 OUT_OF_PROPORTION = 100.0
 """Update over parameter, both as root mean square, from which a step counts as out of proportion:
 less than two digits of what the parameter was survive it."""
+
+MOST_STEPS = 64
+"""Kept steps that are replayed to see where values began to grow."""
 
 INDEX = "trajectory/index.json"
 
@@ -77,6 +83,29 @@ def look_back(bundle: Bundle, replay: Replay, analysis: Analysis) -> Growth | No
     if found is None:
         return None
     return _trace_departure(replay, states, found)
+
+
+def first_left(bundle: Bundle, replay: Replay, analysis: Analysis) -> Outlier | None:
+    """Where, on the way to a range overflow, a value first left its usual envelope.
+
+    Args:
+        bundle: The bundle.
+        replay: Its replay.
+        analysis: The analysis of the incident's own step.
+
+    Returns:
+        The step and parameter, by replaying the kept steps; None where the origin is no overflow
+        or no way was kept, or more steps than are replayed for this.
+    """
+    overflow = any(judged.case.range == "overflow" for judged in analysis.origins)
+    if not overflow or not bundle.has(INDEX):
+        return None
+    if len(bundle.json(INDEX).get("steps", [])) > MOST_STEPS:
+        return None
+    try:
+        return replay_trajectory(bundle, replay.source).outlier
+    except WorkbenchError:
+        return None  # the way cannot be replayed; the step itself was
 
 
 def departure(states: list[StepState]) -> Departure | None:

@@ -11,7 +11,7 @@ from workbench.diagnose.analysis import Analysis, analyse
 from workbench.diagnose.anomaly import anomaly_finding
 from workbench.diagnose.counterfactuals import run_counterfactuals
 from workbench.diagnose.findings import Findings, build
-from workbench.diagnose.growth import look_back
+from workbench.diagnose.growth import first_left, look_back
 from workbench.diagnose.skips import skipped, without_scale
 from workbench.errors import CannotRunError, UsageError
 from workbench.evidence import Bundle, open_bundle
@@ -100,6 +100,7 @@ def diagnose_replay(
     analysis: Analysis = analyse(trace, again, raises=raises)
     progress("Looking back over the kept steps")
     analysis.growth = look_back(bundle, replay, analysis)
+    analysis.left = first_left(bundle, replay, analysis)
     if counterfactuals:
         analysis.counterfactuals = run_counterfactuals(replay, analysis, progress)
     if skipped(trace) and not analysis.origins and not analysis.counterfactuals:

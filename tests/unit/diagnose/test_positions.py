@@ -92,6 +92,7 @@ def test_the_rows_of_an_embedding_gradient_are_vocabulary_entries(size: int) -> 
         def __init__(self) -> None:
             super().__init__()
             self.table = nn.Embedding(size, 2)
+            nn.init.zeros_(self.table.weight)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.table(x)
