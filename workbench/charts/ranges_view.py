@@ -97,6 +97,7 @@ def range_view(
     floor, ceiling = _span(np.concatenate([high, rms, low]))
     limits = _limits(sorted({str(name) for name in data["dtype"].values}), floor, ceiling)
     inside = [limit.value for limit in limits if limit.place == "inside"]
+    above = any(limit.place == "above" for limit in limits) and max(inside, default=0.0) < ceiling
     floor, ceiling = min([floor, *inside]), max([ceiling, *inside])
     return RangeView(
         layers=data,
@@ -107,7 +108,8 @@ def range_view(
         rms=rms,
         marks=_marks(data),
         floor=10 ** (math.log10(floor) - 0.4),
-        ceiling=10 ** min(math.log10(ceiling) + 0.4, 308.0),
+        # what is named far above needs room of its own above the data
+        ceiling=10 ** min(math.log10(ceiling) + (1.2 if above else 0.4), 308.0),
         limits=limits,
         from_smallest=bool(np.isfinite(absmin).any()),
     )

@@ -39,7 +39,7 @@ class Conditions:
         self._act = act
         self._rows: dict[str, w.HBox] = {}
         self._laid: tuple[bool, bool] | None = None
-        self._preset = w.Dropdown(options=[("Preset …", "")], layout=w.Layout(width="128px"))
+        self._preset = w.Dropdown(options=[("Preset …", "")], layout=w.Layout(width="92px"))
         self._preset.observe(wrap(self.name, self._preset_chosen), names="value")
         self._rest = parts.row([], "wb-all-switches")
         self._pending = parts.html("", "wb-pending")
@@ -61,7 +61,7 @@ class Conditions:
             field = w.Text(value=switch.recorded, continuous_update=False)
         field.tooltip = switch.why_not or f"{switch.label}: recorded {switch.recorded}"
         field.disabled = bool(switch.why_not)
-        field.layout.width = "92px" if switch.quick else "116px"
+        field.layout.width = "84px" if switch.quick else "116px"
         field.observe(
             self._store.guard.wrap(self.name, partial(self._chosen, switch.key)), names="value"
         )
@@ -160,7 +160,7 @@ class Conditions:
         changed = value != switch.recorded
         note = f"◇ recorded {esc(switch.recorded)}" if changed else ""
         if switch.why_not and not switch.quick:
-            note = f'<span class="wb-dim">{esc(switch.why_not)}</span>'
+            note = f'<span class="wb-dim">{esc(short_reason(switch))}</span>'
         self._notes[switch.key].value = note
 
     def _draw_offer(self, state: State) -> None:
@@ -200,10 +200,22 @@ def without_effect_line(switches: Sequence[Switch], device_note: str) -> str:
     reasons: dict[str, list[str]] = {}
     for switch in switches:
         if switch.quick and switch.why_not:
-            why = switch.why_not.removeprefix("No effect on this device: ")
-            why = why.removeprefix(f"{switch.label} ").rstrip(".")
-            why = why[:1].lower() + why[1:]
-            reasons.setdefault(why, []).append(switch.label)
+            reasons.setdefault(short_reason(switch), []).append(switch.label)
     said = "; ".join(f"{', '.join(labels)}: {why}" for why, labels in reasons.items())
     text = f"No effect here. {said}." if said else ""
     return esc(f"{device_note} {text}".strip())
+
+
+def short_reason(switch: Switch) -> str:
+    """Why a switch cannot act here, without what all reasons begin with."""
+    why = switch.why_not
+    for start in (
+        "No effect on this device: ",
+        "No effect on the stage that failed: ",
+        "No effect: ",
+    ):
+        why = why.removeprefix(start)
+    why = why.removeprefix(f"{switch.label} ").rstrip(".")
+    if why.endswith("needs a CUDA GPU"):
+        return "needs a CUDA GPU"
+    return why[:1].lower() + why[1:]

@@ -30,7 +30,10 @@ def options(rows: Sequence[LayerRow], search: str, group: str) -> list[Option]:
         parent = group.rpartition(".")[0]
         return [(f"◂ {middle(group, 36)}", f"^{parent}"), *_level(inside, group)[:MAX_SHOWN]]
     marked = [row for row in by_risk(list(rows)) if row.mark.strip()][:MOST_SUSPICIOUS]
-    return [*(_leaf(row) for row in marked), *_level(rows, "")[:MAX_SHOWN]]
+    first = {row.index for row in marked}
+    # a row has one place in the list: what stands first is left out below, groups still count it
+    below = [option for option in _level(rows, "") if option[1] not in first]
+    return [*(_leaf(row) for row in marked), *below[:MAX_SHOWN]]
 
 
 def _leaf(row: LayerRow) -> Option:

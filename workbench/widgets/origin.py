@@ -82,10 +82,10 @@ def _chain_row(row: Mapping[str, Any]) -> str:
         said = f"{op}: {role}" if op and role else op or role
         op = ""
     source = str(row.get("source") or "")
-    at = f" {name(source)}" if source else ""
-    shown_op = f" {name(op)}" if op and op not in str(said) else ""
+    at = f" · {name(source)}" if source else ""
+    shown_op = f" · {name(op)}" if op and op not in str(said) else ""
     event = row.get("event")
-    card = f" {link(f'event:{event}', 'card')}" if isinstance(event, int) and event >= 0 else ""
+    card = f" · {link(f'event:{event}', 'card')}" if isinstance(event, int) and event >= 0 else ""
     return f"<li>{esc(middle(str(said), 200))}{shown_op}{at}{card}</li>"
 
 
@@ -115,7 +115,8 @@ def _positions(count: int, positions: Mapping[str, Any]) -> str:
     if isinstance(samples, list) and samples:
         shown = ", ".join(number(one) for one in samples[:MAX_SAMPLES])
         more = len(samples) - MAX_SAMPLES
-        said += f", along the first dimension {shown}" + (f" and {more:,} more" if more > 0 else "")
+        said += f", in index {shown}" + (f" and {more:,} more" if more > 0 else "")
+        said += " of the first dimension"
     return esc(said)
 
 

@@ -22,7 +22,7 @@ from workbench.widgets.state import ORIGINAL, RECORDED, VIEWS, State
 from workbench.widgets.store import Store
 from workbench.widgets.words import seconds
 
-HEIGHT = 358
+HEIGHT = 332
 LIST_WIDTH = 270
 
 
