@@ -234,6 +234,18 @@ def compare_statements(
             yield Claim(f"{name}, the rest", CHANGED, why=f"{number(rest)} more texts differ")
 
 
+def compare_notes(said: Sequence[Statement], found: Sequence[Statement]) -> Iterator[Claim]:
+    """Compare the notes on two pages; notes that were pinned since then change nothing."""
+    here = {one.text for one in found}
+    lost = [one for one in said if one.text not in here]
+    if not said or not lost:
+        yield from [Claim("Notes", SAME, f"{number(len(said))} texts")] if said else []
+    elif not any(one.place.startswith("h3") for one in found):
+        yield Claim("Notes", UNCHECKED, why="no note lies beside the bundle here")
+    for one in lost if any(one.place.startswith("h3") for one in found) else ():
+        yield Claim("Notes", CHANGED, clean(one.text, _SHOWN), why="no such note beside the bundle")
+
+
 def _by_section(statements: Iterable[Statement]) -> dict[str, list[Statement]]:
     found: dict[str, list[Statement]] = {}
     for section, group in groupby(statements, key=lambda one: one.section):

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from workbench import __version__
 from workbench.errors import BundleError, UsageError
+from workbench.evidence.notes import read_notes, write_notes
+from workbench.evidence.reader import open_bundle
 from workbench.evidence.schema import check_name
 from workbench.evidence.wording import clean
 from workbench.numerics import jsonio
@@ -25,6 +27,7 @@ from workbench.reports.claims import (
     Claim,
     compare_charts,
     compare_findings,
+    compare_notes,
     compare_statements,
     equal,
     findings_claims,
@@ -54,8 +57,9 @@ _NO_CODE: Final = (
 _OTHER_MACHINE: Final = "the report was made on another machine or with other versions"
 # What follows from record and findings alone; the rest is drawn from a trace.
 _WITHOUT_TRACE: Final = frozenset(
-    ("summary", "origin", "counterfactuals", "timeline", "how-to-check-this-report", "about", "top")
+    "summary origin counterfactuals timeline environment how-to-check-this-report top".split()
 )
+_APART: Final = frozenset(("about", "notes"))
 
 
 @dataclass
@@ -121,8 +125,6 @@ def recheck(
         BundleError: The page is no report, or there is no bundle.
         CannotRunError: The step's code cannot be loaded.
     """
-    from workbench.evidence import open_bundle
-
     page = read_page(html)
     given = list(bundle) if isinstance(bundle, list | tuple) else [bundle]
     opened = [open_bundle(one) if isinstance(one, str | Path) else one for one in given]
@@ -189,6 +191,7 @@ def made_again(
     with tempfile.TemporaryDirectory(prefix="workbench-recheck-") as folder:
         # nothing found earlier lies beside them, so everything is run again
         places = _places(page, bundles, Path(folder))
+        _bring_notes(bundles, places)
         if step is None and trust is None and page.findings is not None and _replayed(page):
             _put_findings(page.findings, places[0])
         try:
@@ -227,6 +230,17 @@ def _places(page: Page, bundles: Sequence[Bundle], folder: Path) -> list[Path]:
     return places
 
 
+def _bring_notes(bundles: Sequence[Bundle], places: Sequence[Path]) -> None:
+    """Notes are written by people: they are taken along, not made again."""
+    for bundle, place in zip(bundles, places, strict=True):
+        try:
+            notes = read_notes(bundle)
+        except BundleError:
+            continue
+        if notes:
+            write_notes(open_bundle(place), notes)
+
+
 def _replayed(page: Page) -> bool:
     found = page.findings or {}
     return found.get("schema") == FINDINGS and bool(table(found, "reproduction").get("verdict"))
@@ -235,7 +249,7 @@ def _replayed(page: Page) -> bool:
 def _put_findings(findings: Mapping[str, Any], place: Path) -> None:
     """Lay the page's own findings beside the bundle: does its text say what they say?"""
     folder = place.with_name(f"{place.name.removesuffix('.zip')}.findings")
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "findings.json").write_text(jsonio.dumps(findings), encoding="utf-8")
 
 
@@ -267,6 +281,11 @@ def compared(page: Page, again: Page, bundle: Bundle, *, coded: bool) -> Iterato
     if other:
         said, found = (_without(one, "environment") for one in (said, found))
         yield Claim("Text of section environment", UNCHECKED, why=other)
+    notes = (
+        [s for s in one if s.section == "notes"] for one in (page.statements, again.statements)
+    )
+    yield from compare_notes(*notes)
+    said, found = (_without(one, "notes") for one in (said, found))
     if page.about.get("complete") is False:
         yield Claim("Text of the page", UNCHECKED, why="the report says it is incomplete")
     else:
@@ -281,7 +300,7 @@ def compared(page: Page, again: Page, bundle: Bundle, *, coded: bool) -> Iterato
             yield from compare_charts(*data, other_machine=bool(other))
         else:
             yield Claim(f"Data of {clean(name, 80)}", UNCHECKED, why=_NO_CODE)
-    for section in sorted({one.section for one in page.statements} - _WITHOUT_TRACE):
+    for section in sorted({one.section for one in page.statements} - _WITHOUT_TRACE - _APART):
         yield Claim(f"Text of section {clean(section, 60)}", UNCHECKED, why=_NO_CODE)
 
 

@@ -36,6 +36,28 @@ def test_page_carries_one_copy_of_plotly_and_stays_small(page):
     assert len(page.encode()) - len(packed_plotly()) < 250_000
 
 
+def test_page_of_200_layers_stays_within_5_MB():
+    html = write_page(notebook(incident(count=200)))
+    assert html.count(packed_plotly()) == 1
+    assert len(html.encode()) < 5_000_000
+
+
+def test_no_folder_or_host_is_on_a_page_whatever_said_it():
+    node = notebook()
+    trace = 'File "/home/alice/My Project/train.py", line 3, in forward'
+    outputs = [
+        nbformat.v4.new_output("stream", name="stderr", text="warning in /scratch/alice/x.py:1"),
+        nbformat.v4.new_output("error", ename="E", evalue="/home/alice/a", traceback=[trace]),
+    ]
+    node.cells.append(nbformat.v4.new_code_cell("open('/home/alice/x')", outputs=outputs))
+    node.metadata["workbench"] = {"failure": {"text": "cannot read /home/alice/y", "anchor": ""}}
+    rows = [("Parameters", "step='/home/alice/train.py:Step'")]
+    data = {"parameters": {"step": "/home/alice/train.py:Step"}}
+    html = without_plotly(write_page(node, About(rows, data)))
+    assert "alice" not in html
+    assert "train.py:Step" in html and "train.py&#34;, line 3" in html
+
+
 def test_policy_comes_before_anything_it_governs(page):
     policy = page.index("Content-Security-Policy")
     assert "default-src 'none'; script-src 'sha256-" in page

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -12,8 +13,10 @@ from tests.browser import train_step
 from workbench.cli.main import main
 from workbench.errors import BundleError, CannotRunError
 from workbench.evidence import open_bundle
+from workbench.evidence.notes import new_note, write_notes
 from workbench.numerics import jsonio
 from workbench.reports import report
+from workbench.reports.claims import compare_notes
 from workbench.reports.extract import read_page
 from workbench.reports.recheck import compared, made_again, recheck
 from workbench.reports.templates import find_template
@@ -259,6 +262,26 @@ def test_code_named_by_the_page_is_never_run(html, bundle, tmp_path):
     assert page.about["parameters"]["step"].startswith(str(evil))
     made_again(page, [bundle], find_template("incident"), None, None, None)
     assert not (tmp_path / "ran").exists()
+
+
+def test_notes_are_compared_with_those_beside_the_bundle(html, copied):
+    page = read_page(html)
+    opened = open_bundle(copied)
+    write_notes(opened, [new_note(view="Ranges", sentence="look at softmax")])
+    noted = made_again(page, [opened], find_template("incident"), None, None, None)
+    assert any("look at softmax" in one.text for one in noted.statements)
+    assert [c.status for c in compare_notes(noted.statements, noted.statements)] == ["same"]
+
+    def notes(statements):
+        return [one for one in statements if one.section == "notes"]
+
+    found = compare_notes(notes(noted.statements), notes(page.statements))
+    assert {claim.status for claim in found} == {"cannot be checked here"}
+    edited = [
+        replace(one, text=one.text.replace("softmax", "the data")) for one in noted.statements
+    ]
+    found = list(compare_notes(notes(edited), notes(noted.statements)))
+    assert [claim.status for claim in found] == ["changed"]
 
 
 def test_code_that_cannot_be_loaded_is_said(html, bundle):

@@ -67,12 +67,14 @@ def command(
 
 
 def _print(done: Recheck) -> None:
+    said = ""
     for claim in done.claims:
         say(_line(claim))
         if claim.status == "changed" and claim.found:
             say(f"    now: {claim.found}")
-        if claim.why:
+        if claim.why and claim.why != said:
             say(f"    {claim.why}")
+        said = claim.why
     counts = (f"{done.count(status)} {status}" for status in _MARKS)
     replayed = "the step was replayed" if done.replayed else "the step was not replayed"
     say(f"{', '.join(counts)}; {replayed}.")
