@@ -16,7 +16,7 @@ from workbench.widgets.guard import Guard
 IDENTITY = frozenset({"type", "uid"})
 
 
-class _Filled(go.FigureWidget):  # type: ignore[misc] - plotly has no types
+class _Filled(go.FigureWidget):  # type: ignore[misc]
     """A figure widget that the page learns of once its content is there.
 
     plotly tells the page of an empty figure first and sends the content after; a page that draws
@@ -34,26 +34,6 @@ class _Filled(go.FigureWidget):  # type: ignore[misc] - plotly has no types
         """Not while it is being filled."""
         if self._complete:
             super().open()
-
-
-class WholeFigure(go.FigureWidget):  # type: ignore[misc]  # plotly has no types
-    """A figure widget whose first message to the page holds all of it.
-
-    Plotly opens the connection with an empty figure and sends traces and layout after it. A page
-    that makes its first figure between the two shows an empty plot, and keeps it.
-    """
-
-    whole = False
-
-    def open(self) -> None:
-        """Open the connection, once the figure is complete."""
-        if self.whole:
-            super().open()
-
-    def complete(self) -> None:
-        """Say that traces and layout are there."""
-        self.whole = True
-        self.open()
 
 
 class LiveFigure:
