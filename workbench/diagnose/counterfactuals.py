@@ -1,37 +1,45 @@
 """Test a cause by replay: make one specific change, and the same kind of change elsewhere.
 
-A result is ``gone``, ``moved`` (elsewhere or later), ``benign_skip`` (only a scaler skip is left)
-or ``unchanged``. The placebo must stay ``unchanged``, else the change is not specific. All of it is
-a diagnostic condition, never a repair (DESIGN rule 10).
+A result is ``gone``, ``moved`` (elsewhere or later), ``benign_skip`` (only a scaler skip is left,
+and the backward without the loss scale is finite) or ``unchanged``. The placebo must stay
+``unchanged``, else the change is not specific. All of it is a diagnostic condition, never a repair
+(DESIGN rule 10).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from workbench.diagnose.changed import Ended, Result, analyse_changed, classify, run_changed
+from workbench.diagnose.general import general_interventions
+from workbench.diagnose.growth_runs import growth_rows
 from workbench.diagnose.interventions import AtCall, Intervention
 from workbench.diagnose.rewrites import through_float64
-from workbench.errors import WorkbenchError
-from workbench.replay.calls import CallMode, unnumbered
-from workbench.replay.session import Session
 
 if TYPE_CHECKING:
     from workbench.diagnose.analysis import Analysis, Judged
     from workbench.replay import Replay
     from workbench.step.runner import Outcome
 
-Result = Literal["gone", "moved", "benign_skip", "unchanged"]
+__all__ = ["Ended", "Result", "classify", "run_changed", "run_counterfactuals"]
+
 MAX_ORIGINS_TESTED = 1
+MAX_GENERAL = 2
+"""How many changes that are not the cause's own are tried while none made the failure go."""
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a changed run ended: the outcome that tripped, or None; whether the scaler will skip."""
+class Answer:
+    """What one changed run came to."""
 
-    bad: Outcome | None
-    skipped: bool
+    result: Result
+    place: str | None = None
+
+
+Judge = Callable[[Intervention], Answer | None]
+"""Runs a change and compares it with the original; None when the change cannot be made."""
 
 
 def run_counterfactuals(
@@ -49,95 +57,138 @@ def run_counterfactuals(
         Rows of ``intervention, result, placebo, establishes, does_not_establish`` and what the
         placebo was.
     """
+    rows = [] if analysis.growth is None else growth_rows(replay, analysis, say, only)
     reference = analysis.trace.first_bad
-    if reference is None:
-        return []
-    rows = []
-    for judged in analysis.origins[:MAX_ORIGINS_TESTED]:
-        for intervention in _interventions(judged):
-            if only is not None and intervention.name != only:
-                continue
-            say(f"Counterfactual: {intervention.name}")
-            row = _test(replay, analysis, judged, intervention, reference)
-            if row is not None:
-                rows.append(row)
+    if reference is not None:
+        tested = analysis.origins[:MAX_ORIGINS_TESTED]
+        judge = _gate_judge(replay, analysis, reference)
+    else:
+        tested = [judged for _, judged in analysis.absorbed[:MAX_ORIGINS_TESTED]]
+        judge = _absorbed_judge(replay, analysis)
+    for judged in tested:
+        rows += _rows(replay, analysis, judged, judge, say, only)
     return rows
 
 
-def _interventions(judged: Judged) -> Sequence[Intervention]:
-    if judged.cause is None:
-        return ()
-    return judged.cause.counterfactuals(judged.case)
-
-
-def _test(
+def _rows(
     replay: Replay,
     analysis: Analysis,
     judged: Judged,
-    intervention: Intervention,
-    reference: Outcome,
+    judge: Judge,
+    say: Callable[[str], None],
+    only: str | None,
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    own = [] if judged.cause is None else list(judged.cause.counterfactuals(judged.case))
+    names = {intervention.name for intervention in own}
+    general = [i for i in general_interventions(replay, judged.case) if i.name not in names]
+    for number, intervention in enumerate([*own, *general]):
+        if only is not None and intervention.name != only:
+            continue
+        settled = any(row["result"] == "gone" and row["placebo"] == "unchanged" for row in rows)
+        extra = number - len(own)
+        if only is None and extra >= 0 and (settled or extra >= MAX_GENERAL):
+            break
+        say(f"Counterfactual: {intervention.name}")
+        row = _test(analysis, judged, intervention, judge)
+        if row is not None:
+            rows.append(row)
+    return rows
+
+
+def _gate_judge(replay: Replay, analysis: Analysis, reference: Outcome) -> Judge:
+    """Compares by the gate that trips first; what went by hiding the value is not gone."""
+    before = _absorbed_places(analysis)
+
+    def judge(intervention: Intervention) -> Answer | None:
+        ended = run_changed(replay, intervention, reference)
+        if ended is None:
+            return None
+        result = classify(ended, reference)
+        if result == "benign_skip":
+            return _skip(replay, intervention, reference)
+        if result == "gone":
+            hidden = _hidden(replay, intervention, before)
+            if hidden is not None:
+                return Answer("moved", hidden)
+        return Answer(result, _place(ended) if result == "moved" else None)
+
+    return judge
+
+
+def _skip(replay: Replay, intervention: Intervention, reference: Outcome) -> Answer:
+    """A skip is benign only when the same backward without the loss scale is finite."""
+    unscaled = replace(intervention, conditions={**intervention.conditions, "scale": 1.0})
+    ended = run_changed(replay, unscaled, reference)
+    if ended is not None and ended.bad is None and not ended.skipped:
+        return Answer("benign_skip")
+    return Answer("moved", "backward: the gradient is not finite without the loss scale either")
+
+
+def _hidden(replay: Replay, intervention: Intervention, before: set[str]) -> str | None:
+    """A new Inf that was absorbed into a finite number, where the failure seems gone."""
+    changed = analyse_changed(replay, intervention)
+    if changed is None or changed.trace.first_bad is not None:
+        return None  # the traced run says something else than the plain one, which counts
+    new = sorted(_absorbed_places(changed) - before)
+    return f"absorbed: {new[0]}" if new else None
+
+
+def _absorbed_places(analysis: Analysis) -> set[str]:
+    events = [judged.case.event for _, judged in analysis.absorbed]
+    return {f"{e.op} at {e.source or e.module or e.where}" for e in events if e is not None}
+
+
+def _absorbed_judge(replay: Replay, analysis: Analysis) -> Judge:
+    """Compares by whether the same Inf is still absorbed: nothing trips in such a step."""
+    before = _absorbed_places(analysis)
+
+    def judge(intervention: Intervention) -> Answer | None:
+        changed = analyse_changed(replay, intervention)
+        if changed is None:
+            return None
+        if changed.trace.first_bad is not None:
+            return Answer("moved", _place(Ended(changed.trace.first_bad, False)))
+        after = _absorbed_places(changed)
+        if after & before:
+            return Answer("unchanged")
+        return Answer("moved", f"absorbed: {sorted(after)[0]}") if after else Answer("gone")
+
+    return judge
+
+
+def _test(
+    analysis: Analysis, judged: Judged, intervention: Intervention, judge: Judge
 ) -> dict[str, Any] | None:
-    ended = run_changed(replay, intervention)
-    if ended is None:
+    answer = judge(intervention)
+    if answer is None:
         return None
-    result = classify(ended, reference)
     placebo, placebo_result = None, None
     for candidate in _placebos(analysis, judged, intervention):
-        other = run_changed(replay, candidate)
+        other = judge(candidate)
         if other is not None:
-            placebo, placebo_result = candidate, classify(other, reference)
+            placebo, placebo_result = candidate, other.result
             break
+    name = placebo.name if placebo is not None else None
+    return row_of(intervention.name, answer.result, answer.place, name, placebo_result)
+
+
+def row_of(
+    name: str, result: Result, place: str | None, placebo: str | None, placebo_result: str | None
+) -> dict[str, Any]:
+    """One row of findings/1."""
     return {
-        "intervention": intervention.name,
+        "intervention": name,
         "result": result,
-        "moved_to": _place(ended) if result == "moved" else None,
+        "moved_to": place,
         "placebo": placebo_result,
-        "placebo_intervention": placebo.name if placebo is not None else None,
-        "establishes": _establishes(intervention, result, placebo_result),
+        "placebo_intervention": placebo,
+        "establishes": _establishes(name, result, placebo_result),
         "does_not_establish": (
             "It does not show that this change is a repair: it is a diagnostic condition, and the "
             "original still fails."
         ),
     }
-
-
-def run_changed(replay: Replay, intervention: Intervention) -> Ended | None:
-    """Run the step with one change; None when the change cannot be made here."""
-    source = replay.source
-    if intervention.batch is not None:
-        batches = [intervention.batch(batch) for batch in source.batches]
-        source = replace(source, state=replace(source.state, micro_batches=batches))
-    try:
-        conditions = replay.nearest.replace(**dict(intervention.conditions))
-        session = Session(source, conditions)
-    except (WorkbenchError, RuntimeError, TypeError, ValueError, IndexError):
-        return None  # samples of such a batch cannot be left out, or the condition does not exist
-    changes = [intervention.change] if intervention.change is not None else []
-    unavailable = source.unavailable()
-    skipped = False
-    with session.running(), CallMode(changes):
-        runner = session.runner
-        while (unit := runner.next_unit) is not None and unit.stage not in unavailable:
-            outcome = runner.advance(unnumbered)
-            if outcome.exception is not None and intervention.change is not None:
-                return None  # the change does not fit what the call is used for
-            if outcome.status == "bad":
-                return Ended(outcome, skipped) if _applied(intervention) else None
-            skipped |= outcome.status == "skip"
-    return Ended(None, skipped) if _applied(intervention) else None
-
-
-def _applied(intervention: Intervention) -> bool:
-    """Whether the change really was put in."""
-    return bool(getattr(intervention.change, "applied", True))
-
-
-def classify(ended: Ended, reference: Outcome) -> Result:
-    """Compare how a changed run ended with how the original one failed."""
-    if ended.bad is None:
-        return "benign_skip" if ended.skipped else "gone"
-    same_stage = ended.bad.unit.stage == reference.unit.stage
-    return "unchanged" if same_stage and ended.bad.tensor == reference.tensor else "moved"
 
 
 def _placebos(
@@ -155,12 +206,12 @@ def _other_calls(analysis: Analysis, judged: Judged) -> list[tuple[int, str, str
     """Calls that made none of the bad values, at most four.
 
     Those without any part in the failure come first, of the same function before others; then those
-    that only passed the bad value on.
+    that only passed the bad value on. A call has a part in what its backward does.
     """
     graph = analysis.trace.graph
-    makers = {j.origin.event for j in analysis.origins}
-    own = {graph[i].function_call for i in makers if i >= 0}
-    passing = {graph[i].function_call for i in analysis.slice.visited} - own
+    makers = {judged.origin.event, *(j.origin.event for j in analysis.origins)}
+    own = _calls_of(analysis, makers)
+    passing = _calls_of(analysis, set(analysis.slice.visited)) - own
     event = judged.case.event
     function = event.function if event is not None else ""
     seen: dict[int, tuple[int, str, str]] = {}
@@ -175,20 +226,33 @@ def _other_calls(analysis: Analysis, judged: Judged) -> list[tuple[int, str, str
     return ordered[:4]
 
 
+def _calls_of(analysis: Analysis, events: set[int]) -> set[int]:
+    graph = analysis.trace.graph
+    found = set()
+    for index in events:
+        if not 0 <= index < len(graph):
+            continue
+        found.add(graph[index].function_call)
+        forward = graph[index].forward_event
+        if forward is not None:
+            found.add(graph[forward].function_call)
+    return found
+
+
 def _place(ended: Ended) -> str | None:
     if ended.bad is None:
         return None
     return f"{ended.bad.unit.stage}: {ended.bad.tensor}"
 
 
-def _establishes(intervention: Intervention, result: Result, placebo: Result | None) -> str:
+def _establishes(name: str, result: Result, placebo: str | None) -> str:
     said = {
         "gone": "the failure is gone",
         "moved": "it fails elsewhere",
-        "benign_skip": "only a scaler skip is left",
+        "benign_skip": "only a scaler skip is left, and backward is finite without the loss scale",
         "unchanged": "it fails the same way",
     }[result]
-    text = f"With {intervention.name}, {said}."
+    text = f"With {name}, {said}."
     if result == "unchanged":
         return text
     if placebo == "unchanged":

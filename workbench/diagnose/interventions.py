@@ -17,6 +17,7 @@ from workbench.replay.calls import Change
 
 if TYPE_CHECKING:
     from workbench.diagnose.case import Case
+    from workbench.step.state import StepState
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Intervention:
         call: Number of the call it replaces, for choosing a placebo, or None.
         conditions: Conditions to change, by name.
         batch: Changes the recorded micro-batches, or None.
+        state: Changes the recorded state from before the step, or None.
         placebo: The same kind of change elsewhere, or None when it is chosen by call.
     """
 
@@ -37,6 +39,7 @@ class Intervention:
     call: int | None = None
     conditions: Mapping[str, Any] = field(default_factory=dict)
     batch: Callable[[Any], Any] | None = None
+    state: Callable[[StepState], StepState] | None = None
     placebo: Intervention | None = None
 
 
@@ -78,10 +81,11 @@ def rewritten(case: Case, name: str, rewrite: Rewrite) -> list[Intervention]:
     Other origins of the same op (an optimizer's other parameters, say) are rewritten with it.
     """
     graph = case.trace.graph
+    op = case.event.op if case.event is not None else ""
     numbers = []
     for origin in [case.origin, *case.slice.origins]:
         event = graph[origin.event] if 0 <= origin.event < len(graph) else None
-        if event is None or event.base != case.base:
+        if event is None or event.op != op:
             continue
         if event.forward_event is not None and not event.user_code:
             event = graph[event.forward_event]
@@ -111,35 +115,6 @@ def in_wider_dtype(case: Case) -> list[Intervention]:
             )
         )
     return found
-
-
-def repaired_batch(case: Case) -> list[Intervention]:
-    """The non-finite elements of the batch as 0, and the samples that hold them left out."""
-    repaired = Intervention("0 for the batch's non-finite elements", batch=_finite_batch)
-    event = case.event
-    write = next((w for w in event.writes if w.bad), None) if event is not None else None
-    size = write.shape[0] if write is not None and write.shape else 0
-    bad = set(write.samples) if write is not None else set()
-    good = [i for i in range(size) if i not in bad]
-    if not bad or not good or len(good) < 2:
-        return [repaired]
-    others = tuple(i for i in range(size) if i != good[0])
-    placebo = Intervention(f"sample {good[0]} left out", conditions={"keep_samples": others})
-    names = ", ".join(str(i) for i in sorted(bad)[:5])
-    left_out = Intervention(
-        f"sample {names} left out", conditions={"keep_samples": tuple(good)}, placebo=placebo
-    )
-    return [left_out, repaired]
-
-
-def _finite_batch(tree: Any) -> Any:
-    if isinstance(tree, torch.Tensor):
-        return torch.nan_to_num(tree, 0.0, 0.0, 0.0) if tree.is_floating_point() else tree
-    if isinstance(tree, dict):
-        return {key: _finite_batch(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple) and not hasattr(tree, "_fields"):
-        return type(tree)(_finite_batch(item) for item in tree)
-    return tree
 
 
 def _other_module(case: Case, module: str) -> Intervention | None:

@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from workbench.diagnose.analysis import analyse
-from workbench.diagnose.counterfactuals import classify, run_changed
+from workbench.diagnose.changed import classify, run_changed
+from workbench.diagnose.computation import Computation
 from workbench.diagnose.interventions import Intervention
-from workbench.diagnose.repro import check_repro, write_repro
+from workbench.diagnose.repro import TENSORS, check_repro, write_repro
+from workbench.diagnose.shown import first_that_fails
+from workbench.diagnose.shrink import shrink
+from workbench.diagnose.slicing import slice_trace
+from workbench.diagnose.starts import starts_of
 from workbench.diagnose.subsets import Probes, smallest_set
 from workbench.errors import CannotRunError
+from workbench.evidence.wording import clean
 from workbench.replay import Replay
 
 if TYPE_CHECKING:
@@ -36,6 +42,10 @@ class Minimized:
         of: Number of samples in the batch.
         probes: Replays it took.
         op: The op that the script repeats.
+        shows: What the script runs, as a noun phrase.
+        calls: The torch calls in it, in order.
+        inputs: Shapes of its inputs by name.
+        whole: Number of elements of all inputs before and after they were cut.
         script: The script, checked.
         printed: What it printed when it was checked.
     """
@@ -44,6 +54,10 @@ class Minimized:
     of: int
     probes: int
     op: str
+    shows: str
+    calls: tuple[str, ...]
+    inputs: dict[str, tuple[int, ...]]
+    whole: tuple[int, int]
     script: Path
     printed: str
 
@@ -55,6 +69,11 @@ class Minimized:
             "of": self.of,
             "probes": self.probes,
             "op": self.op,
+            "shows": self.shows,
+            "calls": list(self.calls),
+            "inputs": {name: list(shape) for name, shape in self.inputs.items()},
+            "elements": {"recorded": self.whole[0], "kept": self.whole[1]},
+            "bytes": (self.script.with_name(TENSORS)).stat().st_size,
             "script": str(self.script),
             "checked": True,
             "printed": self.printed,
@@ -68,7 +87,7 @@ def minimize(
     trust: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Minimized:
-    """Find the smallest failing set of samples and write a script that repeats the origin's op.
+    """Find the smallest failing set of samples, and write a script of the smallest computation.
 
     Args:
         bundle: The bundle.
@@ -78,8 +97,7 @@ def minimize(
         progress: Called with a sentence as each part begins.
 
     Raises:
-        CannotRunError: The step does not fail here, has no op as its origin, or the op alone does
-            not give a non-finite result.
+        CannotRunError: The step does not fail here, or no torch computation shows its failure.
     """
     say = progress or (lambda sentence: None)
     replay = Replay(bundle, step=step, trust=trust)
@@ -87,55 +105,63 @@ def minimize(
     say("Tracing every op")
     trace = replay.trace(conditions=original)
     analysis = analyse(trace, lambda keep: replay.trace(keep=keep, conditions=original))
-    reference = trace.first_bad
-    if reference is None or not analysis.origins:
+    if not analysis.origins and not analysis.absorbed:
         raise CannotRunError(
             f"The step of '{bundle.path}' has no non-finite origin here, so there is nothing to "
             "minimise. `workbench diagnose` says what it found."
         )
-    samples, of, probes = _samples(replay, reference, say)
-    event, script = _script(bundle, analysis, directory)
+    say("Looking for the smallest computation that fails")
+    shown = first_that_fails(replay, analysis)
+    smaller = shrink(shown.computation, shown.still)
+    samples, of, probes = smallest_samples(replay, analysis, say)
+    manifest = bundle.manifest
+    title = f"{shown.op}: {shown.shows}. Run {clean(manifest.run_id or '')}, step {manifest.step}."
+    script = write_repro(smaller, directory, title)
     say("Checking the script in a process of its own")
     fails, printed = check_repro(script)
     if not fails:
         raise CannotRunError(
-            f"The op '{event}' with its real inputs alone gives a finite result ('{printed}'), so "
-            f"the script '{script}' does not repeat the failure. It needs more of the step than "
-            "one op; replay the bundle instead."
+            f"The script '{script}' gives a finite result in a process of its own ('{printed}'), "
+            f"although '{shown.op}' with the same inputs does not here, so it does not repeat the "
+            "failure. Replay the bundle instead."
         )
-    return Minimized(samples, of, probes, event, script, printed)
-
-
-def _script(bundle: Bundle, analysis: Analysis, directory: Path) -> tuple[str, Path]:
-    for judged in analysis.origins:
-        case = judged.case
-        kept = case.kept.get(case.origin.event)
-        if kept is None or case.origin.leaf is not None or case.event is None:
-            continue
-        title = f"{case.event.op} of {bundle.manifest.run_id}, step {bundle.manifest.step}."
-        return case.event.op, write_repro(kept, directory, title)
-    first = analysis.origins[0]
-    raise CannotRunError(
-        f"The origin is '{first.origin.kind}' ({first.origin.leaf or 'no single op'}): the value "
-        "was bad before any op ran, so there is no computation to minimise. "
-        "`workbench diagnose` names it."
+    return Minimized(
+        samples,
+        of,
+        probes,
+        shown.op,
+        shown.shows,
+        tuple(call.path for call in smaller.calls),
+        {name: tuple(t.shape) for name, t in smaller.tensors.items()},
+        (_elements(shown.computation), _elements(smaller)),
+        script,
+        printed,
     )
 
 
-def _samples(
-    replay: Replay, reference: Outcome, say: Callable[[str], None]
+def _elements(computation: Computation) -> int:
+    return sum(t.numel() for t in computation.tensors.values())
+
+
+def smallest_samples(
+    replay: Replay, analysis: Analysis, say: Callable[[str], None]
 ) -> tuple[tuple[int, ...] | None, int, int]:
-    """Delta debugging over the samples of the batch."""
+    """Find the smallest set of samples that still fails by the same op, by delta debugging.
+
+    Args:
+        replay: The replay.
+        analysis: Its analysis.
+        say: Called with a sentence before it begins.
+
+    Returns:
+        The samples, or None where the batch cannot be taken apart; how many there are; replays.
+    """
     size = _batch_size(replay.source.batches)
     if size < 2:
         return (None if size == 0 else (0,)), size, 0
 
     def fails(kept: frozenset[str]) -> bool:
-        chosen = tuple(sorted(int(name) for name in kept))
-        if not chosen:
-            return False
-        ended = run_changed(replay, Intervention("", conditions={"keep_samples": chosen}))
-        return ended is not None and classify(ended, reference) == "unchanged"
+        return bool(kept) and _fails_with(replay, analysis, tuple(sorted(map(int, kept))))
 
     say(f"Looking for the smallest of {size} samples that still fail")
     probe = Probes(fails, MOST_PROBES)
@@ -144,6 +170,37 @@ def _samples(
         return None, size, len(probe.known)
     found = smallest_set(names, probe).found or tuple(names)
     return tuple(sorted(int(name) for name in found)), size, len(probe.known)
+
+
+def _fails_with(replay: Replay, analysis: Analysis, samples: tuple[int, ...]) -> bool:
+    """Whether the step fails with these samples alone, by the same op or the same leaf."""
+    changed = {"keep_samples": samples}
+    reference: Outcome | None = analysis.trace.first_bad
+    if reference is not None and analysis.origins:
+        ended = run_changed(replay, Intervention("", conditions=changed), reference)
+        if ended is None or classify(ended, reference) != "unchanged":
+            return False
+    conditions = replay.nearest.replace(keep_samples=samples)
+    try:
+        trace = replay.trace(conditions=conditions)
+        if analysis.origins:
+            found = slice_trace(trace, starts_of(trace)).origins
+            names = {_name(trace.graph, o) for o in found}
+            return not found or _name(analysis.trace.graph, analysis.origins[0].origin) in names
+        again = analyse(trace, lambda keep: replay.trace(keep=keep, conditions=conditions))
+    except (CannotRunError, RuntimeError, ValueError, IndexError):
+        return False
+    wanted = analysis.absorbed[0][1].case.event
+    events = [judged.case.event for _, judged in again.absorbed]
+    return any(e is not None and wanted is not None and e.op == wanted.op for e in events)
+
+
+def _name(graph: list[Any], origin: Any) -> tuple[str, str, str]:
+    if origin.leaf is not None:
+        return origin.kind, origin.leaf, ""
+    if not 0 <= origin.event < len(graph):
+        return origin.kind, "", ""
+    return graph[origin.event].op, graph[origin.event].module, graph[origin.event].node or ""
 
 
 def _batch_size(batches: list[Any]) -> int:

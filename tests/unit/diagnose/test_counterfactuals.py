@@ -119,3 +119,172 @@ def test_calls_in_hooks_and_custom_backward_are_numbered_too() -> None:
         y.sum().backward()
     assert "exp" in names
     assert torch.equal(x.grad, torch.full((2,), 2 * torch.e))
+
+
+def found(tmp_path: Path, text: str) -> dict[str, Any]:
+    path = tmp_path / "incident.py"
+    path.write_text(text)
+    row = run_incident(path, tmp_path / "out", None)
+    assert row["error"] is None, row["error"]
+    return row
+
+
+def by_name(row: dict[str, Any]) -> dict[str, tuple[str, str | None]]:
+    return {c["intervention"]: (c["result"], c["placebo"]) for c in row["counterfactuals"]}
+
+
+SCALED = """
+import torch, torch.nn as nn
+AUTOCAST = dict(dtype=torch.float16)
+CLIP = dict(max_norm=1.0, unscale=False)
+def build():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    x = torch.ones(4, 4)
+    scaler = torch.amp.GradScaler("cpu", init_scale={scale})
+    return model, torch.optim.SGD(model.parameters(), 1e-3), scaler, [{{"x": x}}]
+def STEP(k, model, opt, scaler):
+    for p in model.parameters(): p.grad.div_(scaler.get_scale())
+    opt.step()
+def forward(model, b): return model(b["x"])
+def loss(out, b): return (out.float() * {factor}).pow(2).mean()
+"""
+
+
+def test_without_the_loss_scale_the_gradient_is_finite(tmp_path: Path) -> None:
+    row = found(tmp_path, SCALED.format(scale="65536.0 * 16", factor="1.0"))
+    assert by_name(row)["a loss scale of 1"] == ("gone", "unchanged")
+
+
+def test_a_skip_is_not_benign_when_the_unscaled_backward_is_not_finite(tmp_path: Path) -> None:
+    # the scaler would skip this step whatever its scale: the gradient itself is out of range
+    text = """
+import torch, torch.nn as nn
+AUTOCAST = dict(dtype=torch.float16)
+def build():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    with torch.no_grad():
+        model[0].weight.fill_(50.0); model[1].weight.fill_(200.0)
+    x = torch.full((4, 4), 100.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    return model, torch.optim.SGD(model.parameters(), 1e-3), scaler, [{"x": x}]
+def forward(model, b): return model(b["x"])
+def loss(out, b): return (out.float() * 1e3).pow(2).mean()
+"""
+    row = found(tmp_path, text)
+    assert row["op"] == "aten.addmm.default"
+    assert by_name(row)["addmm in float32"][0] == "moved"
+    assert "benign_skip" not in {result for result, _ in by_name(row).values()}
+
+
+@pytest.mark.parametrize(
+    ("edit", "leaf"),
+    [
+        ("model[0].weight[1, 2] = float('nan')", "0.weight"),
+        ("model[1].running_mean[1] = float('inf')", "1.running_mean"),
+    ],
+)
+def test_what_was_bad_before_is_repaired_in_the_state(tmp_path: Path, edit: str, leaf: str) -> None:
+    text = f"""
+import torch, torch.nn as nn
+def build():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).eval()
+    with torch.no_grad():
+        {edit}
+    return model, torch.optim.SGD(model.parameters(), 1e-3), None, [{{"x": torch.ones(4, 4)}}]
+def forward(model, b): return model(b["x"])
+def loss(out, b): return out.mean()
+"""
+    rows = by_name(found(tmp_path, text))
+    assert rows[f"0 for the non-finite elements of {leaf}"] == ("gone", "unchanged")
+
+
+def test_only_the_field_that_is_bad_is_repaired(tmp_path: Path) -> None:
+    text = """
+import torch, torch.nn as nn
+def build():
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    y = torch.zeros(6, 1); y[4] = float("nan")
+    batch = {"x": torch.ones(6, 4), "y": y}
+    return model, torch.optim.SGD(model.parameters(), 1e-3), None, [batch]
+def forward(model, b): return model(b["x"])
+def loss(out, b): return (out - b["y"]).pow(2).mean()
+"""
+    row = found(tmp_path, text)
+    assert row["cause"] == "bad_label"
+    rows = by_name(row)
+    assert rows["sample 4 left out"] == ("gone", "unchanged")
+    assert rows["0 for the non-finite elements of batch['y']"] == ("gone", "unchanged")
+
+
+def test_the_sample_that_holds_it_is_left_out(tmp_path: Path) -> None:
+    rows = by_name({"counterfactuals": run(tmp_path, "(out - 1e4).log().mean()")})
+    assert not any("left out" in name for name in rows)  # it is in every sample
+    text = STEPS.format(loss="(b['x'].sum(-1) + out[:, 0] * 0 - 3).rsqrt().mean()", size=-1.0)
+    (tmp_path / "two").mkdir()
+    rows = by_name(found(tmp_path / "two", text))
+    assert all(placebo == "unchanged" for result, placebo in rows.values() if result == "gone")
+
+
+def test_an_absorbed_inf_has_a_counterfactual_too(tmp_path: Path) -> None:
+    text = """
+import torch, torch.nn as nn
+class Norm(nn.Module):
+    def forward(self, x):
+        return x * (x.half() ** 2).mean(-1, keepdim=True).rsqrt().float()
+def build():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), Norm(), nn.Linear(4, 1))
+    return model, torch.optim.SGD(model.parameters(), 1e-9), None, [{"x": torch.ones(4, 4) * 2e3}]
+def forward(model, b): return model(b["x"])
+def loss(out, b): return out.mean()
+"""
+    row = found(tmp_path, text)
+    assert not row["origins"] and row["absorbed"]
+    assert ("gone", "unchanged") in by_name(row).values()
+
+
+def test_a_change_that_hides_the_value_is_not_gone(tmp_path: Path) -> None:
+    # where the exponential is bounded, its square in half overflows under a rsqrt: absorbed
+    text = """
+import torch, torch.nn as nn
+def build():
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    return model, torch.optim.SGD(model.parameters(), 1e-9), None, [{"x": torch.ones(4, 4)}]
+def forward(model, b): return model(b["x"]) * 0 + 200
+def loss(out, b):
+    e = out.exp()
+    return e.mean() + ((e * 2 + 100).half() ** 2).float().rsqrt().mean()
+"""
+    rows = found(tmp_path, text)["counterfactuals"]
+    clamped = next(c for c in rows if c["intervention"] == "an argument of at most 5")
+    assert clamped["result"] == "moved"
+
+
+GROWTH = """
+import torch, torch.nn as nn
+def build():
+    torch.manual_seed(14)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+    x = torch.randn(16, 8) * 5
+    batch = {"x": x, "y": x.sum(1, keepdim=True)}
+    return model, torch.optim.SGD(model.parameters(), 2.0), None, [batch] * 8
+def forward(model, b): return model(b["x"])
+def loss(o, b): return (o - b["y"]).pow(2).mean()
+"""
+
+
+def test_growth_is_tested_over_the_kept_steps(tmp_path: Path) -> None:
+    row = found(tmp_path, GROWTH)
+    assert row["origins"][0]["kind"] == "growth"
+    rate = [v for k, v in by_name(row).items() if k.startswith("a learning rate times")]
+    assert rate == [("gone", "unchanged")]
+
+
+def test_an_exception_that_comes_again_is_unchanged(tmp_path: Path) -> None:
+    rows = run(tmp_path, "out.half().masked_fill(out > -9, -1e9).float().mean()")
+    assert rows[0]["result"] == "gone" and rows[0]["placebo"] == "unchanged"

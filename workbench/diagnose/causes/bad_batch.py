@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
-from workbench.diagnose.interventions import repaired_batch
+from workbench.diagnose.repairs import repaired_batch
 
 
 def _rule(case: Case) -> bool:

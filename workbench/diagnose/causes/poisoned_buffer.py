@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.repairs import repaired_leaf
 
 
 def _rule(case: Case) -> bool:
@@ -23,4 +24,5 @@ CAUSE = Cause(
     limits=(
         "It does not show which earlier step made the value: that needs the steps before this one."
     ),
+    counterfactuals=repaired_leaf,
 )
