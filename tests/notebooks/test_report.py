@@ -50,7 +50,7 @@ def test_report_is_complete_and_says_how_it_was_made(made, bundle):
     assert about["bundle"] == {"name": bundle.name, "digest": open_bundle(bundle).digest}
     assert about["parameters"] == {"author": "M. Curie", "bundle": bundle.name}
     assert "workbench report run7-step00018342.bundle -p author" in html
-    assert told[-1] == "check"
+    assert told[-1] == "Writing: How to check this report"
 
 
 def test_report_carries_the_saved_findings(made):
@@ -170,7 +170,7 @@ def test_nothing_runs_and_nothing_is_replaced_when_a_parameter_is_wrong(bundle, 
             report(bundle, output=output, parameters=wrong)
     with pytest.raises(UsageError, match="given twice"):
         report(bundle, output=output, step="a:B", parameters={"step": "c:D"})
-    with pytest.raises(UsageError, match="about one bundle"):
+    with pytest.raises(UsageError, match="about one bundle, and 2 were given"):
         report([bundle, bundle], output=output)
     assert output.read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

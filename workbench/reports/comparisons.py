@@ -189,10 +189,11 @@ def _mask_sentence(report: ComparisonReport) -> str:
     other = [name for name, same in shared if not same]
     parts = []
     if equal:
-        parts.append(f"The same elements in {joined(equal, 4)}")
+        parts.append(f"the same elements in {joined(equal, 4)}")
     if other:
         parts.append(f"other elements in {joined(other, 4)}")
-    return f"{'; '.join(parts)}."
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _value_sentence(report: ComparisonReport) -> str:
@@ -218,8 +219,7 @@ def tensors(report: ComparisonReport) -> Section:
     shown: list[Block] = []
     if report.masks:
         rows = tuple(
-            (name, _has(x), _has(y), _equal(x or MISSING, y or MISSING))
-            for name, (x, y) in report.masks.items()
+            (name, _has(x), _has(y), _alike(x, y)) for name, (x, y) in report.masks.items()
         )
         caption = "Which elements are non-finite in the tensors that tripped, by digest."
         shown.append(blocks.table(Rows(caption, ("Tensor", "A", "B", "Compared"), rows)))
@@ -238,6 +238,12 @@ def tensors(report: ComparisonReport) -> Section:
     if report.data["note"]:
         shown.append(blocks.paragraph(str(report.data["note"]), "muted"))
     return Section("tensors", shown)
+
+
+def _alike(x: str, y: str) -> str:
+    if x and y:
+        return "the same elements" if x == y else "other elements"
+    return f"bad in {'A' if x else 'B'} only"
 
 
 def _has(digest: str) -> str:

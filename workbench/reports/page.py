@@ -67,8 +67,8 @@ def write_page(notebook: Mapping[str, Any], about: About | None = None) -> str:
     cells = [cell for cell in notebook["cells"] if _is_shown(cell)]
     page.contents = _contents(cells)
     setup = _fill(page, cells)
-    for cell in setup:
-        page.items.append(_code_item(page, cell))
+    for cell, printed in setup:
+        page.items += [*printed, _code_item(page, cell)]
     failed = _failure(notebook)
     return str(
         environment()
@@ -179,9 +179,24 @@ def slug(text: str) -> str:
     return _SLUG.sub("-", text.lower()).strip("-") or "section"
 
 
-def _fill(page: _Page, cells: list[Any]) -> list[Any]:
-    """Write all cells; returns the set-up cells, which show nothing and go to the end."""
-    setup: list[Any] = []
+def _is_setup(shown: list[dict[str, Any]], titled: bool) -> bool:
+    """Whether a cell before the first section is no part of it: nothing shown, or just printed."""
+    return not shown or (titled and all(item["kind"] == "output" for item in shown))
+
+
+def _has_title(cells: list[Any]) -> bool:
+    """Whether the notebook has a first screen of ours, which nothing may stand before."""
+    outputs = (output for cell in cells for output in cell.get("outputs", []))
+    sections = (output.get("data", {}).get(MIMETYPE) for output in outputs)
+    return any(
+        block.get("type") == "title" for found in sections if found for block in found["blocks"]
+    )
+
+
+def _fill(page: _Page, cells: list[Any]) -> list[tuple[Any, list[dict[str, Any]]]]:
+    """Write all cells; returns the set-up cells, with what they printed: they go to the end."""
+    titled = _has_title(cells)
+    setup: list[tuple[Any, list[dict[str, Any]]]] = []
     opened = False
     for cell in cells:
         if cell["cell_type"] == "markdown":
@@ -190,8 +205,8 @@ def _fill(page: _Page, cells: list[Any]) -> list[Any]:
             opened = _open_section(page, _text(cell["source"]))
         elif cell["cell_type"] == "code":
             shown = list(_outputs(page, cell))
-            if not shown and not opened and state_of(cell) in ("completed", ""):
-                setup.append(cell)
+            if not opened and state_of(cell) in ("completed", "") and _is_setup(shown, titled):
+                setup.append((cell, shown))
                 continue
             if not opened:
                 page.items.append({"kind": "section", "anchor": "summary", "heading": ""})

@@ -25,6 +25,7 @@ SECTIONS = {
     "counterfactuals": sections.counterfactuals,
     "ranges": sections.ranges,
     "timeline": sections.timeline,
+    "notes": sections.notes,
     "environment": sections.environment,
     "check": sections.check,
 }

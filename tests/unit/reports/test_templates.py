@@ -134,3 +134,52 @@ def test_texts_are_read_by_the_declared_type(numbers):
 def test_texts_of_another_type_are_refused(numbers, texts):
     with pytest.raises(UsageError):
         read_parameters(numbers.path, texts)
+
+
+PARAMETERS = '# %% parameters tags=["parameters"]\nbundle: str = ""  # path of the bundle to read\n'
+
+
+@pytest.mark.parametrize("given", ["", "mine.py", "mine"])
+def test_template_of_ones_own_is_found_by_folder_file_or_name(tmp_path, given):
+    (tmp_path / "mine.py").write_text(PARAMETERS)
+    (tmp_path / "helper.py").write_text("WORD = 1\n")
+    found = find_template(tmp_path / given)
+    assert (found.name, found.modules) == ("mine", (tmp_path.resolve(),))
+    assert list(found.parameters) == ["bundle"]
+    (tmp_path / "mine.ipynb").write_text(build_templates.build(tmp_path / "mine.py"))
+    assert find_template(tmp_path / given).digest == found.digest
+    assert find_template(tmp_path / "mine.ipynb").digest == found.digest
+
+
+def test_folder_with_several_templates_or_none_names_them(tmp_path):
+    with pytest.raises(UsageError, match=r"has 0 templates \(none\)"):
+        find_template(tmp_path)
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text(PARAMETERS)
+    with pytest.raises(UsageError, match=r"has 2 templates \(one, two\).*--template \S+one"):
+        find_template(tmp_path)
+
+
+def test_parameter_that_papermill_does_not_read_is_refused(tmp_path):
+    script = tmp_path / "own.py"
+    script.write_text(f"{PARAMETERS}limits: str = ''  # such as loss=3, norm=2\n")
+    with pytest.raises(UsageError, match="sets 'limits' in a way that papermill does not read"):
+        find_template(script)
+
+
+def test_what_a_cell_does_travels_with_the_notebook(tmp_path):
+    from workbench.reports.execute import doing
+
+    script = tmp_path / "own.py"
+    script.write_text(
+        f'{PARAMETERS}\n# %% load doing="Reading"\n1\n# %% [markdown]\n# ## Losses\n# %% rows\n2\n'
+    )
+    cells = nbformat.reads(build_templates.build(script), 4).cells
+    assert [doing(cells, i) for i in (1, 3)] == ["Reading", "Writing: Losses"]
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_template_is_documented_and_takes_what_all_take(name, repository):
+    found = find_template(name)
+    assert {"bundle", "step", "trust", "title", "author"} <= found.parameters.keys()
+    assert f"| `{name}` |" in (repository / "docs" / "templates.md").read_text(encoding="utf-8")
