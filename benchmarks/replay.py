@@ -132,20 +132,23 @@ def language_model(layers: int, width: int, heads: int, batch: int, length: int)
     return Benchmarked(lambda: Transformer(layers, width, heads), data)
 
 
-def tiny_ops(depth: int) -> Benchmarked:
+def tiny_ops(depth: int, width: int = 96, batch: int = 96) -> Benchmarked:
+    """About 25 us an op on one core of a server; 9 us with a width and a batch of 32."""
     return Benchmarked(
-        lambda: nn.Sequential(*[Tiny() for _ in range(depth)]), {"x": torch.randn(16, 32)}
+        lambda: nn.Sequential(*[Tiny(width) for _ in range(depth)]),
+        {"x": torch.randn(batch, width)},
     )
 
 
 def models(quick: bool) -> dict[str, Benchmarked]:
     if quick:
-        return {"small": language_model(2, 32, 2, 2, 16), "tiny ops": tiny_ops(4)}
+        return {"small": language_model(2, 32, 2, 2, 16), "tiny ops": tiny_ops(4, 32, 16)}
     return {
         "small": language_model(4, 128, 4, 4, 64),
         "10M": language_model(8, 320, 8, 2, 128),
         "60M": language_model(16, 544, 8, 1, 128),
-        "tiny ops": tiny_ops(48),
+        "tiny ops": tiny_ops(72),
+        "tiniest ops": tiny_ops(48, 32, 16),
     }
 
 
@@ -258,7 +261,7 @@ def _torchlens(step: Benchmarked) -> dict[str, Run]:
         return {}
     model = step.build_model()
     return {
-        "TorchLens (forward alone)": lambda: torchlens.log_forward_pass(model, step.batch["x"]),
+        "TorchLens (forward alone)": lambda: torchlens.trace(model, step.batch["x"]),
     }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workbench.numerics.bits import bit_ends, small_bits
 from workbench.numerics.counts import Counts, ends_finite, nonfinite_counts
 from workbench.numerics.dense import (
     NATIVE,
@@ -174,6 +175,28 @@ def _small_stats(t: Tensor, size: int) -> TensorStats:
 
 
 def _cpu_stats(values: Tensor) -> TensorStats:
+    if values.dtype is torch.float64:
+        return _wide_stats(values)
+    values = values.resolve_neg()
+    normal = _NORMAL[values.dtype]
+    total, squares, zeros, subnormals = values.numel(), 0.0, 0, 0
+    low, high = math.inf, -math.inf
+    for part in chunks(values):
+        ends = bit_ends(part)
+        if ends is None:
+            return _mixed_stats(values)
+        array = next(float_arrays(part))
+        squares += _squares(array, max(ends.high, -ends.low))
+        if ends.least < normal:
+            none, few = small_bits(part, ends)
+            zeros, subnormals = zeros + none, subnormals + few
+        low, high = min(low, ends.low), max(high, ends.high)
+    counts = Counts(finite=total)
+    return TensorStats(*counts, low, high, max(high, -low), squares / total, zeros, subnormals)
+
+
+def _wide_stats(values: Tensor) -> TensorStats:
+    """Statistics of a float64 tensor on a CPU."""
     low_t, high_t = torch.aminmax(values)
     low, high = low_t.item(), high_t.item()
     if not (math.isfinite(low) and math.isfinite(high)):

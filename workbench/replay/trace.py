@@ -12,6 +12,7 @@ import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from workbench.replay.calls import CallMode
+from workbench.replay.trace_collection import old_objects_set_aside
 from workbench.replay.trace_context import (
     ModuleCall,
     StepContext,
@@ -193,6 +194,7 @@ class Tracer:
             before()
         try:
             with (
+                old_objects_set_aside(),
                 threads_seen() as threads,
                 stage_marks(self.runner.scaler, self.runner.optimizers, self.context.mark),
                 self.calls,
