@@ -253,6 +253,11 @@ class LowLevelStep:
             self._recorder.fail(session, runner, unit, error)
             self.result = session.finished
 
+    @property
+    def may_update(self) -> bool:
+        """Whether nothing so far withholds the update."""
+        return not self._withheld()
+
     # -- inside -----------------------------------------------------------------------------------
 
     def _withheld(self) -> bool:

@@ -44,6 +44,7 @@ class Source:
         environment: The recorded environment.
         recorded_gradients: Reads the recorded gradients by parameter name (may be large).
         path: Where the bundle is, for messages.
+        calls_attention: Whether the step calls scaled dot product attention, once it was looked at.
     """
 
     step: TrainingStep
@@ -56,6 +57,7 @@ class Source:
     environment: Mapping[str, Any] = field(default_factory=dict)
     bundle: Bundle | None = None
     path: str = ""
+    calls_attention: bool | None = None
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, step: Any = None, trust: str | None = None) -> Source:
@@ -75,9 +77,13 @@ class Source:
 
         manifest = bundle.manifest
         loaded = load_step(bundle, step=step, trust=trust)
+        state = read_state(bundle, resolve=classes_of(loaded, bundle))
+        take = getattr(loaded, "take_recorded", None)
+        if take is not None:  # an integration's step is told what it was built from
+            take(state.step_attributes)
         return cls(
             step=loaded,
-            state=read_state(bundle, resolve=classes_of(loaded, bundle)),
+            state=state,
             recorded=bundle.conditions,
             kind=manifest.kind,
             first_bad=manifest.first_bad,
@@ -157,9 +163,26 @@ class Source:
         Raises:
             CannotRunError: With what is missing.
         """
-        reason = self.unavailable().get(stage)
-        if reason is not None:
-            raise CannotRunError(
-                f"The stage '{stage}' of '{self.path}' cannot be replayed: {reason}. The stages "
-                "before it can, as far as the bundle goes; recorded evidence is there in any case."
-            )
+        missing = self.unavailable()
+        reason = missing.get(stage)
+        if reason is None:
+            return
+        if "input" in missing:
+            rest = "No other stage can, either; what was recorded can be read all the same."
+        else:
+            last = [one for stages in GOALS.values() for one in stages if one not in missing][-1]
+            rest = f"The stages up to '{last}' can: --until {last}."
+        raise CannotRunError(
+            f"The stage '{stage}' of '{self.path}' cannot be replayed: {reason}. {rest}"
+            f"{self._how_to_keep()}"
+        )
+
+    def _how_to_keep(self) -> str:
+        """How to record so that a failure after the update can be replayed next time."""
+        late = self.first_bad_stage in ("update", "after_update", "logging")
+        if not late or self.state.model is not None:
+            return ""
+        return (
+            " A failure that shows only after the update needs the state from before it: record "
+            "with Recorder(..., policy=Policy(recovery_every=1))."
+        )

@@ -165,6 +165,8 @@ def _why(one: Known) -> str:
         return "written again since it was scanned"
     if not one.entry.history:
         return "not scanned"
+    if one.state == "suspect" and one.entry.scan is not None and one.entry.scan.get("finite"):
+        return "its scan is finite; clean steps after it are still to come"
     last = one.entry.history[-1]
     return f"{last['why']} ({last['who']})"
 
