@@ -339,3 +339,19 @@ def test_texts_claim_no_more_than_the_evidence() -> None:
             assert text.endswith("."), cause.label
             lowered = text.lower()
             assert not any(word in lowered for word in ("root cause", "fixed", "success"))
+
+
+def test_logging_alone_is_said_only_where_the_update_was_seen_to_be_finite() -> None:
+    from dataclasses import replace
+
+    found = CASES["logging_only"]()
+    judged = found.origins[0]
+    assert judged.cause is not None and judged.cause.label == "logging_only"
+    for hidden in (
+        replace(
+            found.trace, outcomes=[o for o in found.trace.outcomes if o.unit.stage != "update"]
+        ),
+        replace(found.trace, contaminated={"parameters": ["weight"]}),
+        replace(found.trace, loss_finite=False),
+    ):
+        assert not judged.cause.rule(replace(judged.case, trace=hidden))

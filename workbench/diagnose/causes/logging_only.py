@@ -14,7 +14,16 @@ def _rule(case: Case) -> bool:
     raised = case.trace.raised
     if raised is not None:
         stage = raised.stage
-    return stage == "logging" and case.trace.loss_finite
+    return stage == "logging" and case.trace.loss_finite and _shown_finite(case)
+
+
+def _shown_finite(case: Case) -> bool:
+    """Whether the gates of gradients, parameters and state ran and found nothing."""
+    before = [o for o in case.trace.outcomes if o.unit.stage != "logging"]
+    ran = {outcome.unit.stage for outcome in before}
+    clean = all(outcome.status == "clean" for outcome in before)
+    state = not any(case.trace.contaminated.values())
+    return {"backward", "update"} <= ran and clean and state
 
 
 def _explain(case: Case) -> str:
