@@ -120,11 +120,18 @@ def static_card(state: State) -> str:
     )
     where = f"{facts.name} · {facts.digest[:20]}… · run this cell again for the live panel."
     return (
-        f'<div style="{_CARD}"><div>{esc(facts.title)}</div>'
+        f'<style>{_WITHOUT_KERNEL}</style><div class="wb-static" style="{_CARD}">'
+        f"<div>{esc(facts.title)}</div>"
         f'<div style="font-size:15px"><strong>{_glyph(state)} {esc(headline(state))}</strong></div>'
         f"<table>{body}</table><small>{esc(where)}</small></div>"
     )
 
 
 _CARD = "border:1px solid #bbb;border-radius:4px;padding:8px 12px;max-width:1200px;font-size:13px"
+_WITHOUT_KERNEL = (
+    ".jp-OutputArea-child:has(.wb-static):has(+ .jp-OutputArea-child .wb-root),"
+    ".jp-OutputArea-child:has(.wb-static) + .jp-OutputArea-child "
+    ".jp-OutputArea-output.jupyter-widgets:not(:has(*)){display:none}"
+)
+"""The card gives way to a live panel, and covers for one that has no kernel any more."""
 _HEAD = "text-align:left;vertical-align:top;white-space:nowrap"

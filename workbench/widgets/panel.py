@@ -38,6 +38,7 @@ from workbench.widgets.trust import TrustCard
 from workbench.widgets.trusting import Trusting
 from workbench.widgets.ways_on import WaysOn
 
+AGAIN = "Run this cell again for the live panel."
 TICK = 0.1
 """Seconds between two looks at the replay process."""
 
@@ -178,6 +179,19 @@ class Workbench(Tasks, Sharing, Trusting, WaysOn):
     def _theme(self) -> None:
         look = (("dark", self.shell.dark), ("width", self.shell.width))
         self._store.dispatch(a.Looked(look))
+
+    def _ipython_display_(self, **_kwargs: Any) -> None:
+        """Two outputs: a static card, which the live panel hides, and the panel.
+
+        JupyterLab shows "model not found" in the place of a saved panel without its kernel,
+        whatever else that output holds; the card is an output of its own, so that it stays.
+        """
+        from IPython.display import display
+
+        card = {"text/html": static_card(self.state), "text/plain": self.summary()}
+        live = {**self.widget._repr_mimebundle_(), "text/plain": AGAIN}
+        display(card, raw=True)
+        display(live, raw=True)
 
     def _repr_mimebundle_(self, **_kwargs: Any) -> dict[str, Any]:
         """The live panel, with the header as plain HTML and text for readers without a kernel."""

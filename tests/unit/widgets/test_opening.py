@@ -80,3 +80,19 @@ def test_opening_reads_no_tensor_file(tmp_path, monkeypatch):
     panel = Workbench(bundle)
     assert opened and not [rel for rel in opened if rel.endswith(".safetensors")]
     panel.close()
+
+
+def test_it_is_displayed_as_a_static_card_and_a_live_panel(bundle, monkeypatch):
+    import IPython.display
+
+    shown = []
+    monkeypatch.setattr(IPython.display, "display", lambda data, raw: shown.append(data))
+    panel = Workbench(bundle)
+    panel._ipython_display_()
+    card, live = shown
+    assert "The loss became NaN" in card["text/html"] and 'class="wb-static"' in card["text/html"]
+    assert "Caught at" in card["text/html"]
+    assert "application/vnd.jupyter.widget-view+json" not in card
+    assert "application/vnd.jupyter.widget-view+json" in live and "text/html" not in live
+    assert live["text/plain"] == "Run this cell again for the live panel."
+    panel.close()
