@@ -179,3 +179,16 @@ def run_all(page: Any) -> None:
 def command(page: Any, name: str) -> None:
     """Carry out a command of JupyterLab."""
     page.evaluate("name => { window.jupyterapp.commands.execute(name); }", name)
+
+
+def kill_replays() -> int:
+    """Kill the replay processes below this one, as the system does when memory runs out."""
+    import psutil
+
+    killed = 0
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "workbench.replay" in " ".join(child.cmdline()):
+                child.kill()
+                killed += 1
+    return killed

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
+import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from scripts import lab  # noqa: E402 - the checkout need not be installed
+from scripts.screen_bundles import Screen, copied, make_all  # noqa: E402
 
 WIDTHS = (968, 1220, 1800)
 FRAME = 180  # what JupyterLab takes beside the panel with its file list closed
 LONG = 120_000
+PARTS = ("panel", "states", "report")
 
 
 def main() -> int:
@@ -37,9 +40,18 @@ def main() -> int:
         print("No bundle: run `make demo` first, or give --bundle.", file=sys.stderr)
         return 4
     options.out.mkdir(parents=True, exist_ok=True)
-    for theme in options.themes:
-        for path in _take(bundle, options.step, theme == "dark", options.widths, options.out):
-            print(path)
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name) / "work"
+        work.mkdir()
+        copy = copied(bundle, work)
+        screens = make_all(work, copy) if "states" in options.parts else []
+        for theme in options.themes:
+            shots = Shots(options.out, options.widths, theme)
+            home = Path(name) / f"home-{theme}"
+            home.mkdir()
+            _take(work, home, copy, options.step, screens, shots, options.parts)
+        if "report" in options.parts:
+            _report(copy, options.step, options.out)
     return 0
 
 
@@ -50,6 +62,7 @@ def _options() -> Any:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "screenshots")
     parser.add_argument("--widths", type=int, nargs="+", default=list(WIDTHS))
     parser.add_argument("--themes", nargs="+", choices=("light", "dark"), default=["light", "dark"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     return parser.parse_args()
 
 
@@ -60,45 +73,102 @@ def _newest(directory: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _take(bundle: Path, step: str, dark: bool, widths: list[int], out: Path) -> list[Path]:
-    with tempfile.TemporaryDirectory() as name:
-        work, home = Path(name) / "work", Path(name) / "home"
-        home.mkdir()
-        copy = work / bundle.name
-        shutil.copytree(bundle, copy) if bundle.is_dir() else shutil.copy(bundle, copy)
-        _notebook(work, copy, step)
-        with (
-            lab.jupyterlab(work, home, dark) as address,
-            lab.browser_page(home / "profile", widths[0] + FRAME) as (page, seen),
-        ):
-            lab.open_notebook(page, address, "investigate.ipynb")
-            lab.run_all(page)
-            page.wait_for_selector(".wb-root .wb-stage", timeout=LONG)
+@dataclass(frozen=True)
+class Shots:
+    """Where pictures go, and at which widths."""
+
+    out: Path
+    widths: list[int]
+    theme: str
+
+    def take(self, page: Any, name: str, settles: bool = True) -> None:
+        """One picture of the panel a width."""
+        for width in self.widths:
+            page.set_viewport_size({"width": width + FRAME, "height": 1100})
+            time.sleep(0.8)
+            if settles:
+                page.wait_for_function(lab.KERNEL_IDLE, timeout=LONG)
+            time.sleep(0.7)
+            path = self.out / f"{name}-{width}-{self.theme}.png"
+            page.locator(".wb-root").first.screenshot(path=path)
+            print(path)
+
+
+def _take(
+    work: Path,
+    home: Path,
+    bundle: Path,
+    step: str,
+    screens: list[Screen],
+    shots: Shots,
+    parts: list[str],
+) -> None:
+    with (
+        lab.jupyterlab(work, home, shots.theme == "dark") as address,
+        lab.browser_page(home / "profile", shots.widths[0] + FRAME) as (page, seen),
+    ):
+        if "panel" in parts:
+            _open(page, address, work, bundle, step)
             page.wait_for_selector(".js-plotly-plot .main-svg", timeout=LONG)
-            taken: list[Path] = []
+            page.wait_for_selector(".wb-switch-autocast", timeout=LONG)
             for scene in SCENES:
                 scene(page)
-                for width in widths:
-                    page.set_viewport_size({"width": width + FRAME, "height": 1000})
-                    time.sleep(0.8)
-                    if scene is not running:
-                        page.wait_for_function(lab.KERNEL_IDLE, timeout=LONG)
-                    time.sleep(0.7)
-                    theme = "dark" if dark else "light"
-                    path = out / f"{scene.__name__}-{width}-{theme}.png"
-                    page.locator(".wb-root").screenshot(path=path)
-                    taken.append(path)
-            for error in seen.errors:
-                print("console error:", error, file=sys.stderr)
-            return taken
+                shots.take(page, scene.__name__, settles=scene is not running)
+        for screen in screens:
+            _open(page, address, work, screen.path, "")
+            page.wait_for_selector(".wb-switch-autocast", timeout=LONG)
+            if screen.decline:
+                _button(page, "Step").click()
+                page.locator(".wb-trust button", has_text="Stay with").click(timeout=LONG)
+            if screen.tab:
+                _tab(page, screen.tab)
+            if screen.tab == "Ranges":
+                page.wait_for_selector(".wb-ranges .js-plotly-plot .main-svg", timeout=LONG)
+            time.sleep(2.0)
+            shots.take(page, screen.name)
+        for error in seen.errors:
+            print("console error:", error, file=sys.stderr)
 
 
-def _notebook(work: Path, bundle: Path, step: str) -> None:
+def _open(page: Any, address: str, work: Path, bundle: Path, step: str) -> None:
+    """A notebook of its own on a bundle, run."""
+    name = f"{bundle.parent.name}-{bundle.name}.ipynb"
     notebook = json.loads((ROOT / "notebooks" / "investigate.ipynb").read_text())
     for cell in notebook["cells"]:
         if "parameters" in cell["metadata"]["tags"]:
             cell["source"] = f"bundle = {str(bundle)!r}\nstep = {step!r}"
-    (work / "investigate.ipynb").write_text(json.dumps(notebook))
+    (work / name).write_text(json.dumps(notebook))
+    lab.open_notebook(page, address, name)
+    lab.run_all(page)
+    page.wait_for_selector(".wb-root .wb-stage", timeout=LONG)
+
+
+def _report(bundle: Path, step: str, out: Path) -> None:
+    """The report as it opens, with scripts blocked, and as it is printed."""
+    from playwright.sync_api import sync_playwright
+
+    path = out / "report.html"
+    command = [sys.executable, "-m", "workbench", "report", str(bundle), "-o", str(path)]
+    command += ["--step", step] if step else ["--trust", "import"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=lab.CHROMIUM, args=lab.FLAGS)
+        for name, scripts, media in (
+            ("report", True, "screen"),
+            ("report-without-scripts", False, "screen"),
+            ("report-printed", True, "print"),
+        ):
+            context = browser.new_context(
+                java_script_enabled=scripts, offline=True, viewport={"width": 1200, "height": 1600}
+            )
+            page = context.new_page()
+            page.goto(f"file://{path}")
+            page.emulate_media(media=media)
+            time.sleep(2.0)
+            page.screenshot(path=out / f"{name}.png")
+            print(out / f"{name}.png")
+            context.close()
+        browser.close()
 
 
 # -- scenes, in order: each goes on from the one before -----------------------------------------
@@ -160,11 +230,36 @@ def keys(page: Any) -> None:
     """Code and keys."""
     _button(page, "All switches").click()
     _button(page, "Show code").click()
-    _button(page, "?").click()
+    page.locator(".wb-header button", has_text="?").click()
     time.sleep(1.0)
 
 
-SCENES = (opened, trust, running, ranges, pending, replayed, origin, evidence, keys)
+def notes(page: Any) -> None:
+    """A claim pinned with a sentence, and the report drawer."""
+    _button(page, "Show code").click()
+    page.locator(".wb-header button", has_text="?").click()
+    _button(page, "Report…").click()
+    page.locator(".wb-notes-button").click()
+    page.locator(".wb-note-sentence textarea").fill("Tell the team: use log_softmax here.")
+    page.locator(".wb-note-row button", has_text="Pin").click()
+    page.wait_for_selector(".wb-note-one", timeout=LONG)
+
+
+def died(page: Any) -> None:
+    """The replay process was killed from outside while it worked."""
+    page.locator(".wb-notes-button").click()
+    _button(page, "Report…").click()
+    _button(page, "Run to first bad").click()
+    page.wait_for_selector(".wb-progress:visible", timeout=LONG)
+    deadline = time.monotonic() + 60
+    while not lab.kill_replays() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    page.wait_for_selector("[data-wb=again]", timeout=LONG)
+
+
+SCENES = (
+    opened, trust, running, ranges, pending, replayed, origin, evidence, keys, notes, died,
+)  # fmt: skip
 
 
 def _button(page: Any, label: str) -> Any:
