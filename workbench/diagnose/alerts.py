@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from workbench.diagnose.calm import calm_steps
-from workbench.diagnose.envelope import Envelope, Left, from_ledger, from_samples, from_traces
+from workbench.diagnose.envelope import (
+    Envelope,
+    Left,
+    Measured,
+    from_ledger,
+    from_samples,
+    from_traces,
+)
 from workbench.diagnose.samples import MOST_SAMPLES, sample_losses
 from workbench.errors import WorkbenchError
 from workbench.evidence.wording import joined, number
@@ -16,6 +24,7 @@ if TYPE_CHECKING:
     from workbench.diagnose.calm import Calm
     from workbench.evidence import Bundle
     from workbench.replay.trace import Trace
+    from workbench.step.state import StepState
 
 NO_CALM = (
     "No calm step was kept to compare this one with: record with Alerts(loss_factor=…) or "
@@ -47,10 +56,11 @@ def replayed_envelope(
         say: Called with a sentence before each part.
     """
     found = recorded_envelope(bundle)
-    calm = calm_steps(bundle, replay)
+    calm = calm_steps(bundle, replay, before=min((one.step for one in found.left), default=None))
     if not calm:
         found.limits.append(NO_CALM)
-    traces = _traced(calm, say, found)
+    groups = _groups(replay)
+    traces = _traced(calm, groups, say, found)
     step = bundle.manifest.step
     say("Running every sample alone")
     here = sample_losses(replay.source, replay.nearest)
@@ -61,7 +71,9 @@ def replayed_envelope(
         found.limits.append(
             f"Losses of single samples: {number(MOST_SAMPLES)} of {number(here.of)} were run."
         )
-    places = from_traces(step, trace, traces, _groups(replay)) if traces else []
+    groups = _groups(replay)
+    own_numbers = Measured(trace, _weights(replay.source.state, groups))
+    places = from_traces(step, own_numbers, traces, groups) if traces else []
     before = [one for one in places if one.what == "parameter"]
     after = [one for one in places if one.what != "parameter"]
     earlier = [one for one in found.left if one.step < step]
@@ -102,12 +114,15 @@ def _in_step(own: list[Left], places: list[Left]) -> list[Left]:
     return sorted([*places, *own], key=lambda one: _ORDER.get(one.stage, 4))
 
 
-def _traced(calm: list[Calm], say: Callable[[str], None], found: Envelope) -> list[Trace]:
+def _traced(
+    calm: list[Calm], groups: dict[str, str], say: Callable[[str], None], found: Envelope
+) -> list[Measured]:
     traces = []
     for one in calm:
         say(f"Replaying calm step {number(one.step)}")
         try:
-            traces.append(Replay.from_source(one.source).trace(until="logging"))
+            trace = Replay.from_source(one.source).trace(until="logging")
+            traces.append(Measured(trace, _weights(one.source.state, groups)))
         except WorkbenchError as error:
             found.limits.append(f"Calm step {number(one.step)} could not be replayed: {error}")
     return traces
@@ -122,6 +137,17 @@ def _groups(replay: Replay) -> dict[str, str]:
             name = f"optimizer {number_}, group {index}" if several else f"parameter group {index}"
             found |= dict.fromkeys(group.get("parameters", ()), name)
     return found
+
+
+def _weights(state: StepState, groups: dict[str, str]) -> dict[str, float]:
+    """Norm of the weights of every parameter group, before the step."""
+    squares: dict[str, float] = {}
+    for name, tensor in ({} if state.model is None else state.model.tensors).items():
+        group = groups.get(name)
+        if group is not None and tensor.is_floating_point():
+            size = float(tensor.detach().double().square().sum())
+            squares[group] = squares.get(group, 0.0) + size
+    return {group: math.sqrt(total) for group, total in squares.items()}
 
 
 def _compared_with(calm: list[Calm]) -> str:

@@ -36,15 +36,22 @@ class Calm:
     own_parameters: bool
 
 
-def calm_steps(bundle: Bundle, replay: Replay) -> list[Calm]:
-    """Read the newest calm steps of a bundle, oldest first; empty when none was kept."""
+def calm_steps(bundle: Bundle, replay: Replay, before: int | None = None) -> list[Calm]:
+    """Read the newest calm steps of a bundle, oldest first; empty when none was kept.
+
+    Args:
+        bundle: The bundle.
+        replay: Its replay.
+        before: Steps from this one on are not calm: something had left its range by then.
+    """
     entries = _entries(bundle, TRAJECTORY) or _entries(bundle, CALM)
     unusual = _unusual_steps(bundle)
     here = replay.source
+    end = here.step_index if before is None else min(before, here.step_index)
     found: list[Calm] = []
     for entry in reversed(entries):
         step = int(entry["step"])
-        if step >= here.step_index or step in unusual:
+        if step >= end or step in unusual:
             continue
         try:
             state = read_state(bundle, str(entry["prefix"]), classes_of(here.step, bundle))

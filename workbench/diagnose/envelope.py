@@ -35,7 +35,7 @@ _SERIES = {
     "gradient norm": "backward",
 }
 _SAY = {
-    "parameter": "the weights of {}",
+    "parameter": "the norm of the weights of {}",
     "sample": "the loss of sample {} alone",
     "activation": "the largest output of {}",
     "gradient": "the gradient norm of {}",
@@ -204,15 +204,28 @@ def from_samples(
     return sorted(found, key=lambda one: -one.value)
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What one replayed step is compared by.
+
+    Attributes:
+        trace: Its trace.
+        weights: Norm of the weights of every parameter group before the step.
+    """
+
+    trace: Trace
+    weights: Mapping[str, float]
+
+
 def from_traces(
-    step: int, here: Trace, calm: Sequence[Trace], groups: Mapping[str, str]
+    step: int, here: Measured, calm: Sequence[Measured], groups: Mapping[str, str]
 ) -> list[Left]:
     """Parameters, layers, gradients and updates outside the range of calm steps, in order.
 
     Args:
         step: The incident's step.
-        here: Its trace.
-        calm: Traces of calm steps.
+        here: What was measured of it.
+        calm: The same of calm steps.
         groups: Parameter group of every parameter, by name.
     """
     found: list[Left] = []
@@ -223,7 +236,7 @@ def from_traces(
         ("update", _group_updates, "update"),
     ):
         mine = numbers(here, groups)
-        theirs = [numbers(trace, groups) for trace in calm]
+        theirs = [numbers(one, groups) for one in calm]
         for name, (value, event) in mine.items():
             usual = [other[name][0] for other in theirs if name in other]
             if usual and outside(value, min(usual), max(usual)):
@@ -250,10 +263,10 @@ def _range(low: float, high: float) -> str:
     return number(low) if low == high else f"{number(low)} to {number(high)}"
 
 
-def _layer_sizes(trace: Trace, groups: Mapping[str, str]) -> Sizes:
+def _layer_sizes(measured: Measured, groups: Mapping[str, str]) -> Sizes:
     del groups
     found: Sizes = {}
-    for row in trace.rows:
+    for row in measured.trace.rows:
         if row.tensor != "activation" or row.stats.absmax is None:
             continue
         name = row.module if row.name == "out" else f"{row.module}.{row.name}"
@@ -277,21 +290,21 @@ def _norms(trace: Trace, tensor: str, groups: Mapping[str, str]) -> dict[str, fl
     return {name: math.sqrt(value) for name, value in _squares(rows, groups).items()}
 
 
-def _group_norms(trace: Trace, groups: Mapping[str, str]) -> Sizes:
-    return {name: (value, None) for name, value in _norms(trace, "parameter", groups).items()}
+def _group_norms(measured: Measured, groups: Mapping[str, str]) -> Sizes:
+    del groups
+    return {name: (value, None) for name, value in measured.weights.items()}
 
 
-def _group_gradients(trace: Trace, groups: Mapping[str, str]) -> Sizes:
-    norms = _norms(trace, "parameter_gradient", groups)
+def _group_gradients(measured: Measured, groups: Mapping[str, str]) -> Sizes:
+    norms = _norms(measured.trace, "parameter_gradient", groups)
     return {name: (value, None) for name, value in norms.items()}
 
 
-def _group_updates(trace: Trace, groups: Mapping[str, str]) -> Sizes:
-    weights = _norms(trace, "parameter", groups)
+def _group_updates(measured: Measured, groups: Mapping[str, str]) -> Sizes:
     return {
-        name: (value / weights[name], None)
-        for name, value in _norms(trace, "update", groups).items()
-        if weights.get(name)
+        name: (value / measured.weights[name], None)
+        for name, value in _norms(measured.trace, "update", groups).items()
+        if measured.weights.get(name)
     }
 
 

@@ -41,6 +41,8 @@ def verdict_sentence(
     """
     if verdict == "bitwise" and sink == "exception":
         return "Replayed exactly: the same type of exception, raised in the same stage."
+    if verdict == "bitwise" and sink == "alert":
+        return "Replayed exactly: the same loss bits, and so the same alert."
     if verdict == "bitwise" and sink is None:
         return f"{_VERDICTS['bitwise'][:-1]}; nothing trips here either."
     if verdict == "not_reproduced" and sink is None:
