@@ -60,6 +60,11 @@ def contamination(
         reasons["collective"] = why
     held = any(found[key] for key in KEYS)
     found["checkpoints"] = [] if analysis is not None and not held and not updated else None
+    kept = evidence.get("checkpoints")
+    if isinstance(kept, Mapping):
+        near = [one for one in kept.get("near") or [] if isinstance(one, Mapping)]
+        bad = [str(one.get("name")) for one in near if one.get("state") == "quarantined"]
+        found["checkpoints"] = bad or found["checkpoints"]
     if found["checkpoints"] is None:
         reasons["checkpoints"] = "no later checkpoint was recorded with this bundle"
     return found | {"reasons": reasons}

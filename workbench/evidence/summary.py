@@ -55,7 +55,8 @@ class SummaryFacts:
         environment: Differences, as from ``environment_differences``.
         max_relative: Largest relative difference of finite values in a replay.
         checkpoint: Name of the newest committed checkpoint.
-        checkpoint_state: Its state in words, such as ``"committed"``.
+        checkpoint_state: Its state, ``"committed"``; ``"none"`` where the run kept track of its
+            checkpoints and none was committed.
         silent: A sentence on a wrong finite number, from ``absorbed``.
         scaler_skip: Whether the loss scaler found non-finite gradients in this step.
     """
@@ -84,7 +85,19 @@ def summary_facts(bundle: Bundle, findings: Mapping[str, Any] | None = None) -> 
         findings=findings,
         completeness=manifest.completeness,
         scaler_skip=findings is not None and _scaler_skipped(bundle),
+        **checkpoint_facts(bundle.evidence() if bundle.has("evidence.json") else {}),
     )
+
+
+def checkpoint_facts(evidence: Mapping[str, Any]) -> dict[str, str]:
+    """What ``resume`` says of checkpoints, from the evidence of a run that kept track of them."""
+    recorded = evidence.get("checkpoints")
+    if not isinstance(recorded, Mapping):
+        return {}
+    latest = _mapping(recorded.get("latest"))
+    if not latest:
+        return {"checkpoint_state": "none"}
+    return {"checkpoint": str(latest.get("name")), "checkpoint_state": str(latest.get("state"))}
 
 
 def _scaler_skipped(bundle: Bundle) -> bool:
@@ -198,6 +211,8 @@ def resume(facts: SummaryFacts) -> str:
     if facts.checkpoint:
         state = f" ({clean(facts.checkpoint_state, 40)})" if facts.checkpoint_state else ""
         text = f"{clean(facts.checkpoint, 120)}{state}."
+    elif facts.checkpoint_state == "none":
+        text = "No checkpoint of this run was committed when the step failed."
     else:
         text = "Not known: no checkpoint was recorded."
     if facts.fix:

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from workbench.checkpoints import Registry
 from workbench.checkpoints.states import CLEAN_STEPS
 
 _EVERY: Final = 50
 """Steps after which the registry is told of clean steps when no checkpoint waits for them."""
+
+_NEAR: Final = 8
+"""Checkpoints told of with an incident."""
 
 
 class CheckpointWatch:
@@ -68,6 +71,21 @@ class CheckpointWatch:
         self.wait()
         self._waiting = step
         self.registry.incident(step, self.proven_clean, why)
+
+    def seen(self) -> dict[str, Any]:
+        """The newest committed checkpoint, and the last ones with their states.
+
+        Raises:
+            CheckpointError: The states file is damaged.
+        """
+        if not self.registry.directory.is_dir():
+            return {"latest": None, "near": []}
+        rows = [
+            {"name": one.checkpoint.name, "state": one.state, "step": one.entry.step}
+            for one in self.registry.known()
+        ]
+        committed = [row for row in rows if row["state"] == "committed"]
+        return {"latest": committed[-1] if committed else None, "near": rows[-_NEAR:]}
 
     def wait(self) -> None:
         """Wait for scans and writes to end.

@@ -74,6 +74,7 @@ def _record(
     recorder.guard("ledger", lambda: recorder.ledger.append(record))
     trip = session.trip or _alert(recorder, session, found) or _capture(session)
     written = None
+    recorder.guard("checkpoint states", lambda: _tell_checkpoints(recorder, session, trip))
     if trip is not None:
         session.settle(loss, None, any_updated(runner))
         _freeze_first(recorder, trip, record)
@@ -81,7 +82,6 @@ def _record(
         _tell(recorder, session, runner, trip, written)
     if trip is None and skipped == "none":
         recorder.guard("calm step", lambda: recorder.calm.add(session, session.loss_bits))
-    recorder.guard("checkpoint states", lambda: _tell_checkpoints(recorder, session, trip))
     if recorder.ring.every:
         bits = session.loss_bits or (None if loss is None else loss_bits(loss))
         recorder.ring.add(session.step_index, session.snapshot, bits, session.sums)
@@ -98,6 +98,8 @@ def _tell_checkpoints(recorder: Recorder, session: Session, trip: Trip | None) -
     else:
         what = "an alert" if trip.kind == "alert" else f"non-finite values at {trip.stage}"
         watch.incident(session.step_index, f"{what} in step {session.step_index}")
+    if trip is not None:
+        session.checkpoints = watch.seen()
 
 
 def _lint(recorder: Recorder, session: Session, runner: StepRunner) -> list[str]:
@@ -183,6 +185,7 @@ def _tell(
         session.completeness,
         [*recorder.failed_in(session), *session.notes],
         step=recorder.reference["reference"],
+        checkpoints=session.checkpoints,
     )
     if session.raising:  # the exception says it
         return

@@ -62,6 +62,7 @@ def evidence_of(
         "soft_gates": session.soft_gates,
         "notes": list(session.notes),
         "order": list(session.recorder.order.found),
+        "checkpoints": session.checkpoints,
         "digests": {
             "loss_bits": session.loss_bits,
             "gradients": session.gradient_digests(),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from workbench.evidence.summary import SummaryFacts, summary_lines
+from workbench.evidence.summary import SummaryFacts, checkpoint_facts, summary_lines
 from workbench.evidence.wording import byte_size
 from workbench.record.trip import Trip
 
@@ -19,6 +20,7 @@ def incident_text(
     completeness: Mapping[str, str],
     failures: Sequence[str] = (),
     step: str = "",
+    checkpoints: Mapping[str, Any] | None = None,
 ) -> str:
     """Compose the text of exception and log.
 
@@ -31,12 +33,14 @@ def incident_text(
         failures: What failed while recording.
         step: Reference to the step's code, ``module:Name`` or ``file.py:Name``; empty where there
             is none.
+        checkpoints: The run's checkpoints, where it keeps track of them.
     """
     facts = SummaryFacts(
         first_bad=trip.first_bad,
         kind=trip.kind,
         completeness=completeness,
         update_withheld=withheld,
+        **checkpoint_facts({"checkpoints": checkpoints}),
     )
     lines = summary_lines(facts)
     if bundle is None:

@@ -71,6 +71,7 @@ class Session:
         self.logged_loss: float | None = None
         self.ungated_update = False
         self.seen_in_full = False
+        self.checkpoints: dict[str, Any] | None = None
         # what a trip freezes
         self.trip: Trip | None = None
         self.settled = False

@@ -111,13 +111,22 @@ def environment_section(bundle: Any, state: State) -> str:
     return body
 
 
+def _near(bundle: Any) -> str | None:
+    """The last checkpoints with their states, where the run kept track of them."""
+    evidence = bundle.evidence() if bundle.has("evidence.json") else {}
+    kept = evidence.get("checkpoints") if isinstance(evidence, dict) else None
+    near = kept.get("near") if isinstance(kept, dict) else None
+    rows = [one for one in near if isinstance(one, dict)] if isinstance(near, list) else []
+    return ", ".join(f"{one.get('name')}: {one.get('state')}" for one in rows) or None
+
+
 def checkpoints_section(bundle: Any, state: State) -> str:
     """Which checkpoint came before, and which ones a diagnosis calls touched."""
     ledger = bundle.ledger() if bundle.has("ledger.jsonl") else []
     parent = ledger[-1].get("checkpoint_parent") if ledger else None
     rows = [
         ("Last checkpoint before the step", value(parent)),
-        ("Checkpoints near the incident", value(None)),
+        ("Checkpoints near the incident", value(_near(bundle))),
     ]
     touched = (state.findings or {}).get("contamination") if state.findings else None
     if isinstance(touched, dict):

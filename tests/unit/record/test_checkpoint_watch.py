@@ -9,9 +9,10 @@ import recorded_steps as steps
 import torch
 from recorder_helpers import make
 
-from workbench import Policy
+from workbench import NonFiniteError, Policy, open_bundle
 from workbench.checkpoints import Registry
 from workbench.errors import UsageError
+from workbench.evidence import summary_facts, summary_lines
 
 
 def _save(recorder, directory):
@@ -80,3 +81,25 @@ def test_a_recorder_without_checkpoints_says_so(tmp_path):
     _, recorder = make(steps.Cnn, tmp_path)
     with pytest.raises(UsageError, match="checkpoints="):
         recorder.checkpoint_saved(tmp_path / "a.pt")
+
+
+def test_the_incident_says_what_to_resume_from(tmp_path, saved):
+    step, recorder = make(steps.Cnn, tmp_path, checkpoints=saved)
+    recorder.checkpoints.registry.clean_steps = 1
+    recorder.train_step(step.batch(0))
+    _save(recorder, saved)
+    for k in range(3):
+        recorder.train_step(step.batch(k))
+    recorder.close()
+    with pytest.raises(NonFiniteError, match=r"Resume  checkpoint-0.pt \(committed\)") as raised:
+        recorder.train_step(step.batch(0, bad=True))
+    bundle = open_bundle(raised.value.bundle)
+    assert bundle.evidence()["checkpoints"]["latest"]["name"] == "checkpoint-0.pt"
+    lines = summary_lines(summary_facts(bundle))
+    assert lines[-1] == "Resume  checkpoint-0.pt (committed)."
+
+
+def test_an_incident_of_a_run_without_a_committed_checkpoint_says_so(tmp_path, saved):
+    step, recorder = make(steps.Cnn, tmp_path, checkpoints=saved)
+    with pytest.raises(NonFiniteError, match="No checkpoint of this run was committed"):
+        recorder.train_step(step.batch(0, bad=True))
