@@ -51,7 +51,7 @@ def findings_lines(data: Mapping[str, Any]) -> list[str]:
     """
     lines: list[str] = []
     bad = data.get("first_bad")
-    if bad:
+    if bad and bad.get("kind") != "alert":  # the headline says what an alert is about
         lines.append(f"Caught at {bad['stage']}: {bad['tensor']}, step {bad['step']:,}")
     lines += [_origin(origin) for origin in data.get("origins", [])]
     lines += _left(data.get("envelope"))
