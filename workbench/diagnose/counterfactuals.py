@@ -12,15 +12,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.diagnose.changed import Ended, Result, analyse_changed, classify, run_changed
+from workbench.diagnose.changed import (
+    Ended,
+    Result,
+    analyse_changed,
+    classify,
+    run_changed,
+    trace_changed,
+)
 from workbench.diagnose.general import general_interventions
 from workbench.diagnose.growth_runs import growth_rows
 from workbench.diagnose.interventions import AtCall, Intervention
 from workbench.diagnose.rewrites import through_float64
+from workbench.diagnose.slicing import slice_trace
+from workbench.diagnose.starts import starts_of
 
 if TYPE_CHECKING:
     from workbench.diagnose.analysis import Analysis, Judged
     from workbench.replay import Replay
+    from workbench.replay.trace_events import Event
     from workbench.step.runner import Outcome
 
 __all__ = ["Ended", "Result", "classify", "run_changed", "run_counterfactuals"]
@@ -32,14 +42,24 @@ MAX_GENERAL = 2
 
 @dataclass(frozen=True)
 class Answer:
-    """What one changed run came to."""
+    """What one changed run came to.
+
+    Attributes:
+        result: The result.
+        place: Where it fails instead, when it moved.
+        born: The call that made the value where it moved to, when that is known.
+    """
 
     result: Result
     place: str | None = None
+    born: Event | None = None
 
 
-Judge = Callable[[Intervention], Answer | None]
-"""Runs a change and compares it with the original; None when the change cannot be made."""
+Judge = Callable[[Intervention, bool], Answer | None]
+"""Runs a change and compares it with the original, closely or by the gate that trips alone (enough
+for a placebo); None when the change cannot be made."""
+MAX_ALIKE = 8
+"""In how many calls one change is made, where the value is born again by the same op."""
 
 
 def run_counterfactuals(
@@ -100,20 +120,73 @@ def _gate_judge(replay: Replay, analysis: Analysis, reference: Outcome) -> Judge
     """Compares by the gate that trips first; what went by hiding the value is not gone."""
     before = _absorbed_places(analysis)
 
-    def judge(intervention: Intervention) -> Answer | None:
+    def judge(intervention: Intervention, closely: bool) -> Answer | None:
         ended = run_changed(replay, intervention, reference)
         if ended is None:
             return None
         result = classify(ended, reference)
         if result == "benign_skip":
             return _skip(replay, intervention, reference)
-        if result == "gone":
+        if result == "gone" and closely:
             hidden = _hidden(replay, intervention, before)
             if hidden is not None:
                 return Answer("moved", hidden)
+        if result == "unchanged" and closely:
+            return _born_elsewhere(replay, analysis, intervention) or Answer(result)
         return Answer(result, _place(ended) if result == "moved" else None)
 
     return judge
+
+
+def _born_elsewhere(
+    replay: Replay, analysis: Analysis, intervention: Intervention
+) -> Answer | None:
+    """The same gate trips, but the value it meets is born at another place now: it moved."""
+    trace = trace_changed(replay, intervention)
+    if trace is None:
+        return None
+    origins = slice_trace(trace, starts_of(trace)).origins
+    events = [trace.graph[o.event] for o in origins if o.leaf is None and o.event >= 0]
+    if not events or len(events) < len(origins):
+        return None
+    first = analysis.origins[0]
+    if first.case.event is None or first.origin.leaf is not None:
+        return None
+    if any(_site(e) == _site(first.case.event) for e in events):
+        return None
+    born = events[0]
+    return Answer("moved", f"{born.stage}: {born.op} at {born.module or born.where}", born)
+
+
+def _site(event: Event) -> tuple[object, ...]:
+    """Where a value is born: the torch call in forward, the op and its forward op in backward."""
+    if event.node is None:
+        return (event.function_call,)
+    return event.op, event.module, event.source
+
+
+def _wherever(judge: Judge, judged: Judged, intervention: Intervention, answer: Answer) -> Tried:
+    """Make the same change in further calls, where the same op gives the value next."""
+    change, op = intervention.change, judged.case.event.op if judged.case.event is not None else ""
+    tried = intervention, answer
+    for _ in range(MAX_ALIKE):
+        born = tried[1].born
+        if not isinstance(change, AtCall) or born is None or born.op != op:
+            return tried
+        if born.node is not None or born.function_call in change.numbers:
+            return tried
+        change = AtCall(change.numbers | {born.function_call}, change.rewrite)
+        wider = replace(
+            intervention, name=f"{intervention.name} in {len(change.numbers)} calls", change=change
+        )
+        again = judge(wider, True)
+        if again is None:
+            return tried
+        tried = wider, again
+    return tried
+
+
+Tried = tuple[Intervention, Answer]
 
 
 def _skip(replay: Replay, intervention: Intervention, reference: Outcome) -> Answer:
@@ -143,7 +216,7 @@ def _absorbed_judge(replay: Replay, analysis: Analysis) -> Judge:
     """Compares by whether the same Inf is still absorbed: nothing trips in such a step."""
     before = _absorbed_places(analysis)
 
-    def judge(intervention: Intervention) -> Answer | None:
+    def judge(intervention: Intervention, closely: bool) -> Answer | None:
         changed = analyse_changed(replay, intervention)
         if changed is None:
             return None
@@ -160,12 +233,13 @@ def _absorbed_judge(replay: Replay, analysis: Analysis) -> Judge:
 def _test(
     analysis: Analysis, judged: Judged, intervention: Intervention, judge: Judge
 ) -> dict[str, Any] | None:
-    answer = judge(intervention)
+    answer = judge(intervention, True)
     if answer is None:
         return None
+    intervention, answer = _wherever(judge, judged, intervention, answer)
     placebo, placebo_result = None, None
     for candidate in _placebos(analysis, judged, intervention):
-        other = judge(candidate)
+        other = judge(candidate, False)
         if other is not None:
             placebo, placebo_result = candidate, other.result
             break

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from workbench.diagnose.rewrites import Rewrite, in_dtype
+from workbench.diagnose.rewrites import Rewrite, in_dtype, representable_eps, usable_eps
 from workbench.replay.calls import Change
 
 if TYPE_CHECKING:
@@ -94,6 +94,18 @@ def rewritten(case: Case, name: str, rewrite: Rewrite) -> list[Intervention]:
     if not numbers:
         return []
     return [Intervention(name, AtCall(numbers, rewrite), numbers[0])]
+
+
+def with_eps(case: Case) -> list[Intervention]:
+    """An eps the dtype can use, where one upstream rounded to 0."""
+    graph = case.trace.graph
+    lost = case.lost_scalars()
+    numbers = [n for index, _ in lost if (n := graph[index].function_call) >= 0]
+    dtype = getattr(torch, graph[lost[0][0]].writes[0].dtype, None) if numbers else None
+    if dtype is None:
+        return []
+    name = f"an eps of {usable_eps(dtype):g} where {lost[0][1]:g} rounds to 0"
+    return [Intervention(name, AtCall(numbers, representable_eps()), numbers[0])]
 
 
 def in_wider_dtype(case: Case) -> list[Intervention]:

@@ -303,3 +303,71 @@ def keyword(**changed: Any) -> Rewrite:
         return func(*args, **{**kwargs, **changed})
 
     return rewrite
+
+
+def valid_indices() -> Rewrite:
+    """Bring indices and labels into the range of the table they point into."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        place = _INDEXED.get(func.__name__)
+        if place is None or len(args) <= max(place):
+            return NotImplemented
+        index, table = args[place[0]], args[place[1]]
+        if not isinstance(index, torch.Tensor) or not isinstance(table, torch.Tensor):
+            return NotImplemented
+        dim = args[1] if func.__name__ in _ALONG else place[2]
+        if index.is_floating_point() or not isinstance(dim, int):
+            return NotImplemented
+        ignored = kwargs.get("ignore_index", -100) if func.__name__ in _LABELS else None
+        inside = index.clamp(0, max(table.shape[min(dim, table.dim() - 1)] - 1, 0))
+        if ignored is not None:
+            inside = torch.where(index == ignored, index, inside)
+        changed = [*args]
+        changed[place[0]] = inside
+        return func(*changed, **kwargs)
+
+    return rewrite
+
+
+_INDEXED = {
+    "embedding": (0, 1, 0),
+    "embedding_bag": (0, 1, 0),
+    "cross_entropy": (1, 0, 1),
+    "nll_loss": (1, 0, 1),
+    "index_select": (2, 0, 0),
+    "gather": (2, 0, 0),
+    "take_along_dim": (1, 0, 0),
+}
+"""By function: position of the index, of the table, and the table's dimension."""
+_ALONG = frozenset(("index_select", "gather"))
+_LABELS = frozenset(("cross_entropy", "nll_loss"))
+
+
+def usable_eps(dtype: torch.dtype) -> float:
+    """The smallest power of ten whose inverse root has a finite derivative in a dtype."""
+    return float(10.0 ** math.ceil(-2 / 3 * math.log10(2 * torch.finfo(dtype).max)))
+
+
+def representable_eps() -> Rewrite:
+    """Add an eps that the dtype can use where the number that is added rounds to 0."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        first = args[0] if args else None
+        if isinstance(first, list | tuple) and first:
+            first = first[0]
+        if not isinstance(first, torch.Tensor) or not first.is_floating_point():
+            return NotImplemented
+        dtype = first.dtype
+
+        def lift(value: Any) -> Any:
+            if not isinstance(value, float) or value == 0:
+                return value
+            lost = float(torch.tensor(value, dtype=dtype)) == 0
+            return math.copysign(usable_eps(dtype), value) if lost else value
+
+        changed = [lift(value) for value in args]
+        if all(new is old for new, old in zip(changed, args, strict=True)):
+            return NotImplemented
+        return func(*changed, **kwargs)
+
+    return rewrite

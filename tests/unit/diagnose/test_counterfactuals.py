@@ -11,7 +11,14 @@ from torch.nn import functional
 
 from workbench.diagnose.interventions import AtCall
 from workbench.diagnose.log_space import LogSpace
-from workbench.diagnose.rewrites import clamped_argument, double_where, safe_denominator
+from workbench.diagnose.rewrites import (
+    clamped_argument,
+    double_where,
+    representable_eps,
+    safe_denominator,
+    valid_indices,
+)
+from workbench.diagnose.roots import Roots
 from workbench.diagnose.zoo_run import run_incident
 from workbench.replay.calls import CallMode
 
@@ -288,3 +295,86 @@ def test_growth_is_tested_over_the_kept_steps(tmp_path: Path) -> None:
 def test_an_exception_that_comes_again_is_unchanged(tmp_path: Path) -> None:
     rows = run(tmp_path, "out.half().masked_fill(out > -9, -1e9).float().mean()")
     assert rows[0]["result"] == "gone" and rows[0]["placebo"] == "unchanged"
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda x: torch.sqrt(x * x).sum(), [0.0, 1.0]),
+        (lambda x: (x**2).sum().sqrt(), [0.0, 1.0]),
+        (lambda x: x.square().sum(-1, keepdim=True).pow(0.5).sum(), [0.0, 1.0]),
+    ],
+)
+def test_roots_of_squares_have_a_finite_derivative(make: Any, expected: list[float]) -> None:
+    x = torch.tensor([0.0, 2.0], requires_grad=True)
+    change = Roots()
+    with CallMode([change]):
+        out = make(x)
+    out.backward()
+    assert change.applied
+    assert torch.equal(x.grad, torch.tensor(expected)) and out == 2
+
+
+def test_division_by_a_zero_norm() -> None:
+    x = torch.zeros(2, 3, requires_grad=True)
+    with CallMode([Roots()]):
+        out = x / x.norm(dim=-1, keepdim=True)
+    out.sum().backward()
+    assert torch.equal(out, torch.zeros(2, 3)) and torch.isfinite(x.grad).all()
+
+
+@pytest.mark.parametrize(
+    ("func", "args", "expected"),
+    [
+        (functional.embedding, (torch.tensor([0, 9]), torch.eye(3)), torch.eye(3)[[0, 2]]),
+        (torch.gather, (torch.eye(3), 1, torch.tensor([[-4]])), torch.tensor([[1.0]])),
+        (torch.index_select, (torch.eye(3), 0, torch.tensor([7])), torch.eye(3)[[2]]),
+    ],
+)
+def test_indices_are_brought_into_their_table(func: Any, args: Any, expected: Any) -> None:
+    assert torch.equal(valid_indices()(func, args, {}), expected)
+
+
+def test_ignored_labels_stay_ignored() -> None:
+    logits, target = torch.eye(3)[:2], torch.tensor([-100, 5])
+    out = valid_indices()(functional.cross_entropy, (logits, target), {})
+    assert torch.equal(out, functional.cross_entropy(logits, torch.tensor([-100, 2])))
+
+
+def test_an_eps_that_rounds_to_zero_is_lifted() -> None:
+    x = torch.zeros(2, dtype=torch.float16)
+    out = representable_eps()(torch.add, (x, 1e-8), {})
+    assert torch.equal(out, torch.full((2,), 1e-3, dtype=torch.float16))
+    assert representable_eps()(torch.add, (x, 1.0), {}) is NotImplemented
+
+
+def test_the_eps_is_tested_where_it_vanished(tmp_path: Path) -> None:
+    text = STEPS.format(loss="((out * 0).half() + 1e-8).rsqrt().float().mean()", size=1.0)
+    row = found(tmp_path, text)
+    assert row["cause"] == "epsilon_underflow"
+    rows = by_name(row)
+    assert rows["an eps of 0.001 where 1e-08 rounds to 0"] == ("gone", "unchanged")
+
+
+def test_a_change_of_one_call_is_made_where_the_value_is_born_next(tmp_path: Path) -> None:
+    text = """
+import torch, torch.nn as nn
+class Masked(nn.Module):
+    def forward(self, x):
+        return x + x.masked_fill(torch.ones_like(x, dtype=torch.bool), -torch.inf).softmax(-1)
+def build():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), Masked(), Masked())
+    return model, torch.optim.SGD(model.parameters(), 1e-3), None, [{"x": torch.ones(4, 4)}]
+def forward(model, b): return model(b["x"])
+def loss(out, b): return out.mean()
+"""
+    rows = by_name(found(tmp_path, text))
+    assert rows["zeros for rows that are masked everywhere in 2 calls"] == ("gone", "unchanged")
+
+
+def test_where_the_value_is_born_at_another_op_it_moved(tmp_path: Path) -> None:
+    # one of two logarithms is repaired; the loss is still -Inf, but by the other op
+    rows = run(tmp_path, "((out * 0).log() - (out * 0 - 1).sqrt()).mean()")
+    clamped = next(c for c in rows if c["intervention"] == "an argument of at least 1e-7")
+    assert clamped["result"] in ("moved", "unchanged")

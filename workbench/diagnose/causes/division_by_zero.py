@@ -6,6 +6,7 @@ from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import rewritten
 from workbench.diagnose.rewrites import safe_denominator
+from workbench.diagnose.roots import stable_roots
 
 
 def _rule(case: Case) -> bool:
@@ -24,7 +25,8 @@ CAUSE = Cause(
     explain=_explain,
     fix="Clamp the denominator from below, or treat the zero case on its own.",
     limits="It does not show why the denominator is 0 in this batch.",
-    counterfactuals=lambda case: rewritten(
-        case, "a denominator of 1 where it is 0", safe_denominator()
-    ),
+    counterfactuals=lambda case: [
+        *stable_roots(case),
+        *rewritten(case, "a denominator of 1 where it is 0", safe_denominator()),
+    ],
 )

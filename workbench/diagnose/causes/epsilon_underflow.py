@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
-from workbench.diagnose.interventions import in_wider_dtype, rewritten
+from workbench.diagnose.interventions import in_wider_dtype, rewritten, with_eps
 from workbench.diagnose.rewrites import safe_denominator
 
 _NEED_EPS = frozenset("rsqrt div div_ reciprocal log sqrt pow addcdiv_".split())
@@ -28,6 +28,7 @@ CAUSE = Cause(
     fix="Compute this part in float32, or use an eps the dtype can hold.",
     limits="It does not show that the value would be far from 0 in float32.",
     counterfactuals=lambda case: [
+        *with_eps(case),
         *rewritten(case, "a denominator of 1 where it is 0", safe_denominator()),
         *in_wider_dtype(case),
     ],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites import valid_indices
 
 _TEXTS = ("out of bounds", "out of range", "must be non-negative", "smaller than num_classes")
 """How torch's own checks say it."""
@@ -26,4 +28,5 @@ CAUSE = Cause(
     explain=_explain,
     fix="Check labels and token ids against the number of classes or the size of the vocabulary.",
     limits="It does not show whether the index or the table is wrong.",
+    counterfactuals=lambda case: rewritten(case, "indices inside of their table", valid_indices()),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workbench.diagnose.case import LOW_PRECISION, Case
 from workbench.diagnose.causes import Cause
-from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.interventions import rewritten, with_eps
 from workbench.diagnose.rewrites import safe_denominator
 
 
@@ -34,7 +34,8 @@ CAUSE = Cause(
         "1e-4 in half precision."
     ),
     limits="It does not show that a larger eps trains as well.",
-    counterfactuals=lambda case: rewritten(
-        case, "a denominator of 1 where it is 0", safe_denominator()
-    ),
+    counterfactuals=lambda case: [
+        *with_eps(case),
+        *rewritten(case, "a denominator of 1 where it is 0", safe_denominator()),
+    ],
 )

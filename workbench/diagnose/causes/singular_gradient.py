@@ -6,6 +6,7 @@ from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import Intervention, rewritten
 from workbench.diagnose.rewrites import distinct_eigenvalues, double_where, nonzero_arguments
+from workbench.diagnose.roots import stable_roots
 
 
 def _rule(case: Case) -> bool:
@@ -25,6 +26,7 @@ def _counterfactuals(case: Case) -> list[Intervention]:
     if forward is not None and "linalg" in case.trace.graph[forward].base:
         return rewritten(case, "a small growing diagonal added", distinct_eigenvalues())
     return [
+        *stable_roots(case),
         *rewritten(case, "a safe argument where the derivative is infinite", double_where()),
         *rewritten(case, "arguments of 1e-7 where they are 0", nonzero_arguments()),
     ]
