@@ -21,6 +21,9 @@ GOALS = {
     "backward": ("backward", "reduce", "unscale", "clip"),
     "update": ("update", "after_update", "logging"),
 }
+REDACTED = "A redacted copy"
+"""How `redact` begins its note in the manifest."""
+
 NOT_SHOWN = "Nothing from it is shown."
 
 
@@ -80,6 +83,8 @@ def _title(manifest: Any, conditions: Any) -> str:
     if conditions.autocast != "off":
         pieces.append(f"{conditions.autocast} autocast")
     pieces += [conditions.device, manifest.fingerprint]
+    if any(note.startswith(REDACTED) for note in manifest.notes):
+        pieces.append("redacted copy: no sample values")
     if not manifest.sealed:
         pieces.append("not sealed: writing was cut short")
     return " · ".join(piece for piece in pieces if piece)
@@ -92,7 +97,7 @@ def _missing(completeness: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     for goal, stages in GOALS.items():
         said = completeness.get(goal, "complete")
         if not why and said != "complete":
-            why = f"The bundle: {said}"
+            why = f"Not in the bundle: {said.removeprefix('missing ')}"
         if why:
             found += [(stage, why if why.endswith(".") else why + ".") for stage in stages]
     return tuple(found)

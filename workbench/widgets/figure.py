@@ -16,7 +16,7 @@ from workbench.widgets.guard import Guard
 IDENTITY = frozenset({"type", "uid"})
 
 
-class _Filled(go.FigureWidget):  # type: ignore[misc]
+class _Filled(go.FigureWidget):
     """A figure widget that the page learns of once its content is there.
 
     plotly tells the page of an empty figure first and sends the content after; a page that draws

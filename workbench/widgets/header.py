@@ -64,13 +64,16 @@ def lines_markup(state: State) -> str:
     """The headline and the four lines."""
     colour = "wb-bad" if state.facts.kind == "nonfinite" else "wb-strong"
     ask = link("diagnose", f"Diagnose, {seconds(diagnosis_takes(state))}")
+    unknown = UNKNOWN
+    if state.no_replay:
+        ask, unknown = "", f"not known: no replay. {state.no_replay}"
     born = born_at(state)
     if born:
         born_html = f"<span>{esc(middle(born, 150))}</span>"
     elif state.facts.kind != "nonfinite":
         born_html = f'<span class="wb-dim">{esc(NOTHING)}</span> {ask}'
     else:
-        born_html = f'<span class="wb-dim">{esc(UNKNOWN)}</span> {ask}'
+        born_html = f'<span class="wb-dim">{esc(unknown)}</span> {ask}'
     caught_html = f"<span>{esc(middle(state.facts.caught_at, 100))}</span>"
     head = (
         f'<div class="wb-headline"><span class="{colour}">{_glyph(state)}</span> '

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import UsageError
+from workbench.errors import CannotRunError, UsageError
 from workbench.evidence import open_bundle
 from workbench.widgets import actions as a
 from workbench.widgets import parts
+from workbench.widgets.clock import Clock, running_loop
 from workbench.widgets.code import to_code
 from workbench.widgets.code_text import CodeReader
 from workbench.widgets.commands import Commands
@@ -39,11 +40,9 @@ from workbench.widgets.trusting import Trusting
 from workbench.widgets.ways_on import WaysOn
 
 AGAIN = "Run this cell again for the live panel."
-TICK = 0.1
-"""Seconds between two looks at the replay process."""
 
 
-class Workbench(Tasks, Sharing, Trusting, WaysOn):
+class Workbench(Tasks, Sharing, Trusting, WaysOn, Clock):
     """The panel over one bundle.
 
     Opening it reads recorded facts and runs nothing that the bundle names.
@@ -75,7 +74,7 @@ class Workbench(Tasks, Sharing, Trusting, WaysOn):
             self._ways_on,
         )
         self._task: asyncio.Task[None] | None = None
-        self._loop = _running_loop()
+        self._loop = running_loop()
         self.shell = Shell()
         self._commands = Commands(self)
         self._loading = Loading(self._store, self.bundle)
@@ -302,30 +301,6 @@ class Workbench(Tasks, Sharing, Trusting, WaysOn):
         if self._kept is not None:
             self._kept.cleanup()
 
-    def wait(self, timeout: float = 600.0) -> None:
-        """Wait until nothing runs any more; for scripts, where no event loop shows progress.
-
-        Raises:
-            UsageError: Something still runs after ``timeout`` seconds.
-        """
-        import time
-
-        deadline = time.monotonic() + timeout
-        try:
-            while self._jobs.busy or self._report is not None:
-                self._jobs.pump(TICK)
-                self._pump_report()
-                if self._report is not None and not self._jobs.busy:
-                    time.sleep(TICK)
-                if time.monotonic() > deadline:
-                    raise UsageError(
-                        f"The replay still runs after {timeout:g} seconds, and nothing was "
-                        "stopped. Wait again with a longer timeout, or call stop()."
-                    )
-        except KeyboardInterrupt:
-            self.stop()
-            raise
-
     # -- the replay process -------------------------------------------------------------------
 
     def _replaying(
@@ -336,6 +311,11 @@ class Workbench(Tasks, Sharing, Trusting, WaysOn):
         waits: bool = False,
         runs_code: bool = True,
     ) -> None:
+        if runs_code and self.state.no_replay:
+            raise CannotRunError(
+                f"Nothing was replayed, since not even the input of the step is there. "
+                f"{self.state.no_replay} Recorded evidence is shown."
+            )
         if runs_code and self._step is None and not self.state.trust.given:
             self._store.dispatch(a.TrustAsked(pending))
             return
@@ -357,34 +337,6 @@ class Workbench(Tasks, Sharing, Trusting, WaysOn):
         if step is None and trust.given == "own":
             step = trust.reference or self.state.facts.step_reference or None
         return start(self.bundle, step, "source" if trust.given == "source" else None)
-
-    # -- the clock ----------------------------------------------------------------------------
-
-    def _watch(self) -> None:
-        """Look at the replay process while it runs, where an event loop is there to do it."""
-        loop = self._loop or _running_loop()
-        if loop is not None:
-            # a callback may come on another thread than the one that cells run on
-            loop.call_soon_threadsafe(self._begin_looking, loop)
-
-    def _begin_looking(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._task is None or self._task.done():
-            self._task = loop.create_task(self._look())
-
-    async def _look(self) -> None:
-        while self._jobs.busy or self._report is not None:
-            self._store.guard.run("report", self._pump_report)
-            self._store.guard.run("rail", self._jobs.pump)
-            if self.state.activity is not None:
-                self.rail.tick(self.state.activity)
-            await asyncio.sleep(TICK)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _first_state(bundle: Any, step: Any) -> State:

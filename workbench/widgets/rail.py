@@ -120,6 +120,8 @@ class Rail:
             self.tick(activity)
             return
         text = esc(state.says) + " " if state.says else ""
+        if state.no_replay and not state.says:
+            text = esc(f"Replay is off. {state.no_replay} Recorded evidence is shown.") + " "
         text += " ".join(link(action, label) for action, label in state.offers)
         if chosen is not None and not state.says:
             text += f"<b>{esc(stage_words(chosen.name))}</b> {esc(stage_line(chosen))}"
@@ -147,8 +149,8 @@ class Rail:
         done = run is not None and not run.next_stage
         off = {
             "back": busy or reached == 0,
-            "step": busy or done,
-            "run_to_first_bad": busy,
+            "step": busy or done or bool(state.no_replay),
+            "run_to_first_bad": busy or bool(state.no_replay),
             "reset": busy or reached == 0,
             "stop": not busy,
         }
@@ -157,7 +159,7 @@ class Rail:
         parts.set_class(self._controls["stop"], "wb-live", busy)
         takes = f", {seconds(state.takes)}" if (state.takes or 0.0) > SAID_FROM else ""
         self._controls["run_to_first_bad"].description = f"Run to first bad{takes}"
-        self._run_to.disabled = busy
+        self._run_to.disabled = busy or bool(state.no_replay)
 
 
 def chosen_stage(state: State) -> StageView | None:

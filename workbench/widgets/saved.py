@@ -33,7 +33,10 @@ def saved_layers(bundle: Any) -> Any:
     try:
         if not (directory / "layers.json").is_file():
             return None
-        return with_loss(read_table(directory, "layers"), read_table(directory, "events"))
+        layers = read_table(directory, "layers")
+        if not (directory / "events.json").is_file():
+            return layers
+        return with_loss(layers, read_table(directory, "events"))
     except (OSError, WorkbenchError):
         return None
 

@@ -291,6 +291,11 @@ class State:
         return next((run for run in self.runs if run.name == name), None)
 
     @property
+    def no_replay(self) -> str:
+        """Why nothing can be replayed, not even the input; empty when something can."""
+        return dict(self.facts.missing).get(STAGE_NAMES[0], "")
+
+    @property
     def shown(self) -> Run | None:
         """The run whose results are shown, or None while recorded facts are."""
         return self.run(self.look.shown)

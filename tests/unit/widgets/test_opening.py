@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.unit.widgets.conftest import make_bundle
+from workbench.errors import CannotRunError
 from workbench.evidence import open_bundle
 from workbench.widgets import Workbench
 
@@ -95,4 +96,18 @@ def test_it_is_displayed_as_a_static_card_and_a_live_panel(bundle, monkeypatch):
     assert "application/vnd.jupyter.widget-view+json" not in card
     assert "application/vnd.jupyter.widget-view+json" in live and "text/html" not in live
     assert live["text/plain"] == "Run this cell again for the live panel."
+    panel.close()
+
+
+def test_a_bundle_whose_batch_was_taken_out_says_so_and_offers_no_replay(tmp_path):
+    missing = "missing batch: reduced to statistics by redact"
+    goals = dict.fromkeys(("forward_loss", "backward", "update"), missing)
+    panel = Workbench(open_bundle(make_bundle(tmp_path, completeness=goals)), step="train:Step")
+    assert panel.state.no_replay == "Not in the bundle: batch: reduced to statistics by redact."
+    assert "Replay is off." in panel.rail._line.value
+    assert panel.rail._controls["step"].disabled
+    assert panel.rail._controls["run_to_first_bad"].disabled
+    assert 'data-wb="diagnose"' not in panel.header._lines.value
+    with pytest.raises(CannotRunError, match="not even the input"):
+        panel.run_to_first_bad()
     panel.close()
