@@ -22,7 +22,11 @@ Done = Callable[[str, dict[str, Any]], None]
 
 
 def run_zoo(
-    directory: Path | str, jobs: int = 1, done: Done | None = None, executor: Executor | None = None
+    directory: Path | str,
+    jobs: int = 1,
+    done: Done | None = None,
+    executor: Executor | None = None,
+    minimized: bool = False,
 ) -> dict[str, Any]:
     """Record, replay and diagnose every incident file of a folder.
 
@@ -31,6 +35,7 @@ def run_zoo(
         jobs: How many incidents run at once, each in a process of its own.
         done: Called as each incident finishes.
         executor: Runs the incidents instead of an own pool of processes.
+        minimized: Whether to minimise each failure too and to count the checked scripts.
 
     Returns:
         The ``workbench.zoo/1`` object.
@@ -49,7 +54,7 @@ def run_zoo(
     runnable, skipped = _split(paths, labels)
     rows: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="workbench-zoo-") as scratch:
-        tasks = [(p, Path(scratch) / p.stem, labels.get(p.stem)) for p in runnable]
+        tasks = [(p, Path(scratch) / p.stem, labels.get(p.stem), minimized) for p in runnable]
         for stem, row in _run_all(tasks, jobs, executor):
             rows[stem] = row
             if done is not None:
@@ -59,6 +64,7 @@ def run_zoo(
         "schema": SCHEMA,
         "incidents": ordered,
         "skipped": skipped,
+        "misses": misses(ordered, labels),
         "totals": totals(ordered, labels),
     }
 
@@ -92,7 +98,69 @@ def totals(rows: dict[str, dict[str, Any]], labels: dict[str, dict[str, Any]]) -
             bool((rows[s]["agrees"] or {}).get(field, rows[s]["agrees"] is not None))
             for s in failures
         )
+    counted["gone_with_placebo"] = sum(specific(rows[s]) for s in failures)
+    if any("minimized" in row for row in rows.values()):
+        counted["minimized"] = sum(
+            bool(rows[s].get("minimized", {}).get("checked")) for s in failures
+        )
     return counted
+
+
+def specific(row: dict[str, Any]) -> bool:
+    """Whether some change made the failure go while its placebo left it as it was."""
+    return any(
+        c["result"] == "gone" and c["placebo"] == "unchanged" for c in row["counterfactuals"]
+    )
+
+
+def misses(rows: dict[str, dict[str, Any]], labels: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Say of each incident that is not answered in full what is missing, and why.
+
+    Args:
+        rows: The incidents' rows.
+        labels: Their labels.
+    """
+    found: dict[str, str] = {}
+    for stem, row in rows.items():
+        label = labels.get(stem)
+        if row["error"] is not None:
+            found[stem] = str(row["error"])
+        elif label is None:
+            continue
+        elif label.get("negative"):
+            if row["origins"] or row["absorbed"]:
+                found[stem] = "a false alarm"
+        else:
+            said = [*_differences(row, label), *_untested(row)]
+            if said:
+                found[stem] = "; ".join(said)
+    return found
+
+
+def _differences(row: dict[str, Any], label: dict[str, Any]) -> list[str]:
+    answer = row if row["origins"] else (row["absorbed"] or [row])[0]
+    wrong = [field for field, ok in (row["agrees"] or {}).items() if not ok and field != "all"]
+    said = []
+    for field in wrong:
+        key = "module" if field == "place" else field
+        said.append(f"{field} is {answer.get(key)!r}, labelled {label.get(key)!r}")
+    return said
+
+
+def _untested(row: dict[str, Any]) -> list[str]:
+    said = []
+    if not row["counterfactuals"]:
+        said.append("no counterfactual could be run for this cause")
+    elif not specific(row):
+        results = ", ".join(
+            f"{c['intervention']}: {c['result']} (placebo {c['placebo'] or 'none'})"
+            for c in row["counterfactuals"][:3]
+        )
+        said.append(f"no counterfactual is gone with its placebo unchanged: {results}")
+    minimized = row.get("minimized")
+    if minimized is not None and not minimized["checked"]:
+        said.append(f"no repro: {minimized['why']}")
+    return said
 
 
 def _split(
@@ -112,7 +180,7 @@ def _split(
     return runnable, skipped
 
 
-Task = tuple[Path, Path, dict[str, Any] | None]
+Task = tuple[Path, Path, dict[str, Any] | None, bool]
 
 
 def _run_all(
@@ -121,8 +189,8 @@ def _run_all(
     if executor is not None:
         yield from _submit(executor, tasks)
     elif jobs <= 1:
-        for path, scratch, label in tasks:
-            yield path.stem, run_incident(path, scratch, label)
+        for task in tasks:
+            yield task[0].stem, run_incident(*task)
     else:
         # spawned: an incident may leave threads and global state behind
         context = multiprocessing.get_context("spawn")

@@ -47,7 +47,9 @@ class Recorded:
     raised: str = ""
 
 
-def run_incident(path: Path, directory: Path, label: dict[str, Any] | None) -> dict[str, Any]:
+def run_incident(
+    path: Path, directory: Path, label: dict[str, Any] | None, minimized: bool = False
+) -> dict[str, Any]:
     """Record and diagnose one incident file.
 
     Args:
@@ -55,6 +57,7 @@ def run_incident(path: Path, directory: Path, label: dict[str, Any] | None) -> d
         directory: An empty folder for bundles and ledger.
         label: Its entry in ``labels.json``; only ``step`` is used for running, the rest only to
             compare.
+        minimized: Whether to minimise it too; ``minimized`` of the row says what came of it.
 
     Returns:
         The incident's entry of ``workbench.zoo/1``.
@@ -63,7 +66,7 @@ def run_incident(path: Path, directory: Path, label: dict[str, Any] | None) -> d
     row = _empty_row()
     try:
         with settings_kept():
-            _run(row, path, directory, (label or {}).get("step"))
+            _run(row, path, directory, (label or {}).get("step"), minimized)
     except WorkbenchError as error:
         row["error"] = str(error)
     except Exception as error:  # noqa: BLE001 - one incident's failure is its row's error
@@ -74,7 +77,9 @@ def run_incident(path: Path, directory: Path, label: dict[str, Any] | None) -> d
     return row
 
 
-def _run(row: dict[str, Any], path: Path, directory: Path, step: int | None) -> None:
+def _run(
+    row: dict[str, Any], path: Path, directory: Path, step: int | None, minimized: bool
+) -> None:
     recorded = record(path, directory, step)
     row["tripped"] = recorded.tripped
     if recorded.bundle is None:
@@ -83,6 +88,20 @@ def _run(row: dict[str, Any], path: Path, directory: Path, step: int | None) -> 
         return
     findings = diagnose(recorded.bundle, step=incident_step(path), require="replay")
     _fill(row, findings, recorded.bundle)
+    if minimized and (row["origins"] or row["absorbed"]):
+        row["minimized"] = _minimized(path, directory, recorded.bundle)
+
+
+def _minimized(path: Path, directory: Path, bundle: Path) -> dict[str, Any]:
+    from workbench.diagnose.minimize import minimize
+
+    try:
+        made = minimize(open_bundle(bundle), directory / "repro", step=incident_step(path))
+    except WorkbenchError as error:
+        return {"checked": False, "why": str(error)}
+    data = made.to_data()
+    del data["script"]  # it lies in a folder that is gone when this is read
+    return data
 
 
 @contextmanager

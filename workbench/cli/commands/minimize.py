@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -26,7 +27,10 @@ from workbench.cli.output import emit, note, say
 def command(bundle: Path, output: Path, step: str | None, trust: str | None, as_json: bool) -> None:
     """Make the smallest script that repeats BUNDLE's failure.
 
-    The script needs torch only and is checked before it is handed over.
+    Looks for the smallest set of samples that still fails by the same op, then for the smallest
+    torch computation: a forward function and its gradient, an op alone, or a short chain, with its
+    real inputs cut to the elements that matter. The script needs torch only and is checked in a
+    process of its own before it is handed over.
     """
     from workbench.diagnose.minimize import minimize
     from workbench.evidence import open_bundle
@@ -40,5 +44,8 @@ def command(bundle: Path, output: Path, step: str | None, trust: str | None, as_
     if made.samples is not None and made.of:
         names = ", ".join(map(str, made.samples[:20]))
         say(f"{len(made.samples)} of {made.of} samples still fail the same way: {names}")
-    say(f"{made.op} alone, with its real inputs: {made.printed}")
-    say(f"python {made.script}")
+    before, after = made.whole
+    say(f"{made.op}: {made.shows}; {after:,} of {before:,} input elements are left")
+    say(f"{shlex.join(['python', str(made.script)])} prints:")
+    for line in made.printed.splitlines():
+        say(f"  {line}")

@@ -17,8 +17,9 @@ from workbench.cli.output import emit, note, say, table
 @click.option(
     "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Incidents at once."
 )
+@click.option("--minimize", is_flag=True, help="Minimise each failure too: one repro.py each.")
 @json_option
-def command(directory: Path, jobs: int, as_json: bool) -> None:
+def command(directory: Path, jobs: int, minimize: bool, as_json: bool) -> None:
     """Record, replay and diagnose every incident file of DIRECTORY.
 
     Runs the files. Where labels.json is there, says how often the answers agree with it. Exits 0
@@ -26,12 +27,14 @@ def command(directory: Path, jobs: int, as_json: bool) -> None:
     """
     from workbench.diagnose.zoo import run_zoo
 
-    data = run_zoo(directory, jobs=jobs, done=_done)
+    data = run_zoo(directory, jobs=jobs, done=_done, minimized=minimize)
     if as_json:
         emit(data)
         return
     for line in table(_cells(stem, row) for stem, row in data["incidents"].items()):
         say(line)
+    for stem, why in data["misses"].items():
+        say(f"{stem}: {why}")
     for line in table((key.replace("_", " "), f"{n:,}") for key, n in data["totals"].items()):
         say(line)
 
