@@ -20,7 +20,7 @@ from workbench.errors import CannotRunError
 
 SCRIPT, TENSORS = "repro.py", "inputs.safetensors"
 _RNG = "rng"
-_CHECK_TIMEOUT_S = 120.0
+_CHECK_TIMEOUT_S = 600.0
 
 _READ = '''import json
 import pathlib
