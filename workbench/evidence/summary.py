@@ -89,7 +89,7 @@ def summary_facts(bundle: Bundle, findings: Mapping[str, Any] | None = None) -> 
     )
 
 
-def checkpoint_facts(evidence: Mapping[str, Any]) -> dict[str, str]:
+def checkpoint_facts(evidence: Mapping[str, Any]) -> dict[str, Any]:
     """What ``resume`` says of checkpoints, from the evidence of a run that kept track of them."""
     recorded = evidence.get("checkpoints")
     if not isinstance(recorded, Mapping):
