@@ -39,7 +39,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from workbench.diagnose.zoo import read_labels
 from workbench.diagnose.zoo_run import run_incident, settings_kept
@@ -47,6 +47,7 @@ from workbench.diagnose.zoo_step import incident_step, why_not_runnable
 from workbench.step import StepRunner
 
 PLACES = {"log": "logging"}
+WITHIN_UPDATE = ("unscale", "clip", "after_update")
 SAME = (
     {"linear", "addmm", "mm", "bmm", "matmul", "baddbmm", "einsum", "addbmm"},
     {"div", "truediv", "true_divide", "rtruediv", "itruediv", "reciprocal"},
@@ -108,7 +109,8 @@ class Loop:
                 runner.begin([copy.deepcopy(batch)], number)
                 while (unit := runner.next_unit) is not None:
                     self.stage = unit.stage
-                    outcome = runner.advance()
+                    # the gates' own arithmetic is no part of the loop
+                    outcome = runner.advance(_disable_current_modes)
                     if outcome.exception is not None:
                         return outcome.exception
             step.after_step(model, optimizer, scaler)
@@ -127,6 +129,7 @@ class Watch(TorchDispatchMode):
         self.lines: dict[int, set[str]] = {}
         self.forward: dict[int, set[str]] = {}
         self.first: Answer | None = None
+        self.error: Exception | None = None
 
     def follow(self, model: nn.Module) -> None:
         for name, module in model.named_modules():
@@ -142,12 +145,17 @@ class Watch(TorchDispatchMode):
         names |= {"after_update": "scaler", "reduce": "reduce", "logging": "log"}
         return names.get(stage) or self.modules[-1] or "model"
 
+    def places(self) -> set[str]:
+        # a loop's own update may do all of it: clipping, unscaling and the scale
+        also = {"scaler", "clip"} if self.loop.stage == "update" else set()
+        return {self.place(), *also}
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         node = torch._C._current_autograd_node()
         if node is None:
-            here = {self.place()}
-            self.forward.setdefault(torch._C._autograd._get_sequence_nr(), here)
+            here = self.places()
+            self.forward.setdefault(torch._C._autograd._get_sequence_nr() - 1, here)
             frame = sys._getframe(1)
             while frame is not None and frame.f_code.co_filename != str(self.loop.path):
                 frame = frame.f_back
@@ -279,7 +287,8 @@ def torchlens(path: Path, watch: Watch) -> Answer:
             answer = _lens_backward(tl, loop, step, model, batch, watch)
             return answer.fired
         except Exception as error:  # noqa: BLE001 - a tool that fails is a result
-            answer = Answer(crashed=f"{type(error).__name__}: {error}")
+            own = watch.error is not None and str(error) == str(watch.error)
+            answer = Answer() if own else Answer(crashed=f"{type(error).__name__}: {error}")
             return False
         finally:
             torch.set_rng_state(state)
@@ -311,7 +320,7 @@ def _lens(loop: Loop, stage: str, op: Any, node: Any, found: Any, watch: Watch) 
         places.add(str(module).removeprefix("model.").split(":")[0])
     line = str(found.source_line or "")
     file, _, number = line.rpartition(":")
-    if file == str(loop.path) and number.isdigit():
+    if Path(file).name == loop.path.name and number.isdigit():
         places |= watch.lines.get(int(number), set())
     if stage == "forward" and "loss" in places:
         stage = "loss"
@@ -361,6 +370,7 @@ def compare(answer: Answer, label: dict[str, Any]) -> dict[str, bool]:
     place = module is None or module in answer.places or PLACES.get(module, "?") in answer.places
     op = same_op(answer, label)
     stage = answer.stage == label.get("stage")
+    stage |= answer.stage == "update" and label.get("stage") in WITHIN_UPDATE
     if answer.stage == "backward" and op and place:
         stage = True  # a tool that speaks in backward only named the forward function
     return {"stage": stage, "op": op, "module": place, "exact": op and place}
@@ -430,7 +440,7 @@ def _answers(path: Path, label: dict[str, Any]) -> Iterator[tuple[str, Answer]]:
     watch = Watch(loop)
     with settings_kept(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        loop.run(lambda: watch, watch.follow)
+        watch.error = loop.run(lambda: watch, watch.follow)
     for name, tool in TOOLS.items():
         with settings_kept(), warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -232,7 +232,8 @@ def through_gradient(replay: Replay, analysis: Analysis, judged: Judged) -> Comp
         return None
     taking = Taking()
     call = _function(watched, taking)
-    if call is None or call.path.endswith("_"):
+    in_place = call is not None and call.path.endswith("_") and not call.path.endswith("__")
+    if call is None or in_place:
         return None  # a leaf that needs a gradient cannot be written in place
     gradients = {place: taking.add(g, "g") for place, g in watched.gradients.items()}
     return Computation((call,), taking.tensors, gradients, watched.autocast, rng=taking.rng)
