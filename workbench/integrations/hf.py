@@ -3,8 +3,8 @@
 A callback alone sees neither the batch nor the raw loss, and ``on_pre_optimizer_step`` comes after
 clipping (transformers issue 36012); so the trainer's own methods are wrapped: ``get_batch_samples``
 (a step begins), ``compute_loss`` (the batch as the model sees it), the accelerator's ``backward``
-(the loss) and ``clip_grad_norm_`` (gradients after unscaling, before clipping), and the optimizer's
-``step`` (the update).
+(the loss) and ``clip_grad_norm_`` (gradients after unscaling, before clipping), the optimizer's
+``step`` (the update) and ``log``.
 
 What cannot be seen through this library, and is recorded as missing: loss components (the model
 sums them itself), the state of data loader workers, and, with DeepSpeed or a sharded optimizer,
@@ -20,12 +20,16 @@ from typing import Any
 import torch
 
 from workbench.errors import CannotRunError, UsageError
-from workbench.integrations.loop import FollowedLoop, Wrapped, tell
-from workbench.integrations.transformers_step import TransformersStep, describe_optimizer
+from workbench.integrations.accelerate_loop import precision, without_unscaling
+from workbench.integrations.drilling import drill_loop
+from workbench.integrations.hf_trainer import describe_trainer, short_training
+from workbench.integrations.loop import FollowedLoop, Wrapped, inner_optimizer, tell
+from workbench.integrations.resuming import latest_committed, refuse_unless_committed
+from workbench.integrations.transformers_step import TransformersStep
 from workbench.numerics import jsonio
 from workbench.record import Policy, Recorder
+from workbench.record.drill import Drill
 
-STEP = "workbench.integrations.transformers_step:TransformersStep"
 GATED = "loss, gradients after unscaling and before clipping, clip norm, parameters and state after"
 
 
@@ -68,7 +72,7 @@ class Attachment:
         self._own_step = step
         self._checkpoints = Path(trainer.args.output_dir) if checkpoints else None
         self._wrapped = Wrapped()
-        self._optimizer_wrapped = False
+        self._optimizer: Any = None
         self.replayable = ""
         self.loop = FollowedLoop(self._make_recorder)
         self.not_gated = self._not_gated()
@@ -99,8 +103,9 @@ class Attachment:
         wrap(trainer, "compute_loss", self._around_compute_loss)
         wrap(accelerator, "backward", self._around_backward)
         wrap(accelerator, "clip_grad_norm_", self._around_clip)
-        if self._checkpoints is not None:
-            wrap(trainer, "train", self._around_train)
+        wrap(trainer, "train", self._around_train)
+        wrap(trainer, "log", self._around_log)
+        wrap(trainer, "evaluate", self._around_evaluate)
         self._callback = _callback(self)
         trainer.add_callback(self._callback)
         tell(self.description())
@@ -124,10 +129,10 @@ class Attachment:
 
     def _around_batch_samples(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def get_batch_samples(*args: Any, **kwargs: Any) -> Any:
+            self.loop.end()  # reading data belongs to no step
             found = original(*args, **kwargs)
-            if self._trainer.model.training or not self.loop.started:
-                self._wrap_optimizer()
-                self.loop.begin()
+            self._wrap_optimizer()
+            self.loop.begin()
             return found
 
         return get_batch_samples
@@ -144,7 +149,9 @@ class Attachment:
             if model.training and isinstance(inputs, Mapping):
                 accepts = getattr(self._trainer, "model_accepts_loss_kwargs", False)
                 items = kwargs.get("num_items_in_batch") if accepts else None
-                self.loop.micro_batch({"inputs": dict(inputs), "num_items_in_batch": items})
+                batch = {"inputs": dict(inputs), "num_items_in_batch": items}
+                seen = self.loop.micro_batch(batch, precision(self._trainer.accelerator))
+                inputs = inputs if seen is batch else seen["inputs"]
             return original(model, inputs, *args, **kwargs)
 
         return compute_loss
@@ -165,7 +172,7 @@ class Attachment:
                 go_on = self.loop.gradients()
                 if not go_on:
                     return torch.tensor(float("nan"))
-                norm = _without_unscaling(
+                norm = without_unscaling(
                     accelerator, lambda: original(parameters, max_norm, *args, **kwargs)
                 )
                 self.loop.clipped(norm, max_norm)
@@ -175,9 +182,9 @@ class Attachment:
 
     def _wrap_optimizer(self) -> None:
         optimizer = self._trainer.optimizer
-        if self._optimizer_wrapped or optimizer is None:
+        if optimizer is None or optimizer is self._optimizer:
             return
-        self._optimizer_wrapped = True
+        self._optimizer = optimizer
         self._wrapped.wrap(optimizer, "step", self._around_update)
 
     def _around_update(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -188,14 +195,36 @@ class Attachment:
                 if not self.loop.gradients():
                     optimizer._is_overflow = True  # so that the scheduler is not stepped
                     return None
+                optimizer._is_overflow = False  # without a scaler nobody else takes it back
                 with self.loop.update():
                     return original(*args, **kwargs)
 
         return step
 
+    def _around_log(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def log(logs: Any, *args: Any, **kwargs: Any) -> Any:
+            with self.loop.failing():
+                self.loop.logged(logs or {})
+                return original(logs, *args, **kwargs)
+
+        return log
+
+    def _around_evaluate(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def evaluate(*args: Any, **kwargs: Any) -> Any:
+            self.loop.end()  # it belongs to no step
+            return original(*args, **kwargs)
+
+        return evaluate
+
     def _around_train(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def train(resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-            return original(self.resume_from(resume_from_checkpoint), *args, **kwargs)
+            if self.loop.finished:  # trained before: optimizer and scheduler are new ones
+                self.loop = FollowedLoop(self._make_recorder)
+            try:
+                with self.loop.failing():
+                    return original(self.resume_from(resume_from_checkpoint), *args, **kwargs)
+            finally:
+                self.loop.finish()
 
         return train
 
@@ -210,20 +239,11 @@ class Attachment:
         Raises:
             CannotRunError: It is suspect or quarantined, or none is committed.
         """
-        from workbench.checkpoints import Registry
-
         if not wanted or self._checkpoints is None:
             return wanted
-        registry = Registry(self._checkpoints)
-        if wanted is not True:
-            return str(registry.refuse_unless_committed(wanted))
-        latest = registry.latest()
-        if latest is None:
-            raise CannotRunError(
-                f"No checkpoint in {str(self._checkpoints)!r} is committed, so training was not "
-                "resumed: 'workbench checkpoints list' says why for each."
-            )
-        return str(latest)
+        if wanted is True:
+            return str(latest_committed(self._checkpoints))
+        return str(refuse_unless_committed(wanted))
 
     def checkpoint_saved(self) -> None:
         """The trainer saved a checkpoint of the step it is at."""
@@ -236,28 +256,63 @@ class Attachment:
     # -- the recorder -----------------------------------------------------------------------------
 
     def _make_recorder(self) -> Recorder:
+        recorder = self._recorder(self._directory, self._policy, self._run_id, self._checkpoints)
+        if recorder.step_object is None:
+            tell([f"workbench: a replay needs your own step (--step): {self.replayable}"])
+        return recorder
+
+    def _recorder(
+        self,
+        directory: str | Path,
+        policy: Policy | None,
+        run_id: str | None = None,
+        checkpoints: Path | None = None,
+    ) -> Recorder:
         trainer = self._trainer
-        optimizer = _inner(trainer.optimizer)
-        step = self._own_step or self._described_step(optimizer)
+        optimizer = inner_optimizer(trainer.optimizer)
         return Recorder(
-            step,
+            self._own_step or self._described_step(optimizer),
             trainer.model,
             optimizer,
             trainer.accelerator.scaler,
-            self._directory,
-            self._run_id,
-            self._policy,
+            directory,
+            run_id,
+            policy,
             schedulers=[trainer.lr_scheduler] if trainer.lr_scheduler is not None else [],
             first_step=trainer.state.global_step,
-            checkpoints=self._checkpoints,
+            checkpoints=checkpoints,
         )
 
     def _described_step(self, optimizer: Any) -> TransformersStep | None:
         described, self.replayable = describe_trainer(self._trainer, optimizer)
-        if described is None:
-            tell([f"workbench: a replay needs your own step (--step): {self.replayable}"])
-            return None
-        return TransformersStep(jsonio.dumps(described))
+        return None if described is None else TransformersStep(jsonio.dumps(described))
+
+    # -- the drill --------------------------------------------------------------------------------
+
+    def drill(self, steps: int = 3) -> Drill:
+        """Train a few steps with each fault in turn, and tell which boundary catches it.
+
+        Nothing is saved, evaluated or reported meanwhile, and callbacks of yours are left out.
+        Afterwards model, optimizer, scheduler, random numbers and the trainer are as before; an
+        iterable dataset has been read from. Parameters are held twice meanwhile.
+
+        Args:
+            steps: Steps of each training, at least 3.
+
+        Raises:
+            UsageError: Fewer than three steps.
+        """
+        before = self.loop
+
+        def run(loop: FollowedLoop) -> None:
+            self.loop = loop
+            try:
+                with short_training(self._trainer, steps):
+                    self._trainer.train()
+            finally:
+                self.loop = before
+
+        return drill_loop(run, self._recorder, steps)
 
 
 def attach(
@@ -284,117 +339,15 @@ def attach(
     return Attachment(trainer, directory, policy, run_id, step, checkpoints)
 
 
-def describe_trainer(trainer: Any, optimizer: Any) -> tuple[dict[str, Any] | None, str]:
-    """Describe the trainer's step so that it can be built again.
-
-    Args:
-        trainer: The trainer.
-        optimizer: Its torch optimizer.
-
-    Returns:
-        The description, or None; and why there is none.
-    """
-    import transformers
-
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    adapter = None
-    base = model
-    if hasattr(model, "peft_config"):
-        adapter = _adapter(model)
-        base = model.get_base_model()
-    kind = type(base)
-    if getattr(transformers, kind.__name__, None) is not kind:
-        return None, f"the model {kind.__name__!r} is not one that transformers brings"
-    if trainer.compute_loss_func is not None or _overridden(trainer, "compute_loss"):
-        return None, "the trainer computes its loss with code of yours"
-    described = describe_optimizer(optimizer, trainer.model)
-    if described is None:
-        return None, f"the optimizer {type(optimizer).__name__!r} is not one that torch brings"
-    args = trainer.args
-    scaler = trainer.accelerator.scaler
-    precision = {"fp16": "float16", "bf16": "bfloat16"}.get(trainer.accelerator.mixed_precision)
-    smoother = trainer.label_smoother
-    return {
-        "architecture": kind.__name__,
-        "config": jsonio.loads(jsonio.dumps(base.config.to_dict())),
-        "attention": getattr(base.config, "_attn_implementation", None),
-        "optimizer": described,
-        "autocast": precision,
-        "scale": None if scaler is None else float(scaler.get_scale()),
-        "max_grad_norm": args.max_grad_norm if args.max_grad_norm > 0 else None,
-        "divides": _divides(trainer),
-        "label_smoothing": None if smoother is None else smoother.epsilon,
-        "shift_labels": "CausalLM" in kind.__name__ or "LMHead" in kind.__name__,
-        "checkpointing": _checkpointing(base),
-        "adapter": adapter,
-    }, ""
-
-
-def _checkpointing(model: Any) -> bool:
-    """Whether activations are recomputed in backward; newer versions have another name for it."""
-    names = ("is_activation_checkpointing", "is_gradient_checkpointing")
-    return next((bool(getattr(model, name)) for name in names if hasattr(model, name)), False)
-
-
-def _divides(trainer: Any) -> bool:
-    """Whether the trainer divides a micro-batch's loss by their number."""
-    told = getattr(trainer, "loss_is_scaled_for_ga", None)
-    return not told if told is not None else not trainer.model_accepts_loss_kwargs
-
-
-def _adapter(model: Any) -> dict[str, Any] | None:
-    config = next(iter(model.peft_config.values())).to_dict()
-    plain: dict[str, Any] = {}
-    for key, value in config.items():
-        item = sorted(value) if isinstance(value, set) else value
-        plain[key] = getattr(item, "value", item)
-    return {key: value for key, value in plain.items() if value is not None}
-
-
-def _overridden(trainer: Any, name: str) -> bool:
-    import transformers
-
-    return getattr(type(trainer), name) is not getattr(transformers.Trainer, name)
-
-
-def _inner(optimizer: Any) -> Any:
-    """The torch optimizer within accelerate's wrappers."""
-    while hasattr(optimizer, "optimizer"):
-        optimizer = optimizer.optimizer
-    return optimizer
-
-
-def _without_unscaling(accelerator: Any, work: Callable[[], Any]) -> Any:
-    """Run the library's clipping on gradients that are unscaled already: twice would raise."""
-    wrapped = Wrapped()
-    wrapped.wrap(accelerator, "unscale_gradients", lambda _: lambda *args, **kwargs: None)
-    try:
-        return work()
-    finally:
-        wrapped.restore()
-
-
 def _callback(attachment: Attachment) -> Any:
     from transformers import TrainerCallback
 
     class Follow(TrainerCallback):
-        """Passes on what only callbacks are told: logs, saved checkpoints, the end."""
-
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            """Values were logged."""
-            del args, state, control
-            attachment.loop.logged(logs or {})
+        """Passes on what only callbacks are told: saved checkpoints."""
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             """A checkpoint was saved."""
             del args, state, control
             attachment.checkpoint_saved()
-
-        def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            """Training is over."""
-            del args, state, control
-            attachment.loop.end()
-            if attachment.loop.started:
-                attachment.recorder.close()
 
     return Follow()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
 
 from workbench.record.low_level import LowLevelStep
 
@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from workbench.record import Recorder
+
+
+class Faults(Protocol):
+    """Puts faults into a followed loop; only a drill has one."""
+
+    def during(self, recorder: Recorder) -> AbstractContextManager[Any]:
+        """What surrounds the step that begins."""
+
+    def batch(self, recorder: Recorder, batch: Any) -> Any:
+        """The micro-batch, possibly spoiled."""
 
 
 class FollowedLoop:
@@ -24,15 +34,27 @@ class FollowedLoop:
 
     Args:
         recorder: Makes the recorder, once the library has made what it needs.
+        faults: Of a drill; None in training.
+
+    Attributes:
+        finished: Whether training is over.
+        logger: Called where the library logs; a drill lets it throw.
+        logs: Whether the library logged anything.
     """
 
-    def __init__(self, recorder: Callable[[], Recorder]) -> None:
+    def __init__(self, recorder: Callable[[], Recorder], faults: Faults | None = None) -> None:
+        self.finished = False
+        self.logs = False
+        self.logger: Callable[[], None] = lambda: None
         self._make = recorder
+        self._faults = faults
         self._recorder: Recorder | None = None
         self._step: LowLevelStep | None = None
         self._micro_step = 0
         self._gated = False
         self._begins = False
+        self._around = ExitStack()
+        self._updating = ExitStack()
 
     @property
     def recorder(self) -> Recorder:
@@ -62,15 +84,37 @@ class FollowedLoop:
         self._gated = False
         self._begins = True
 
-    def micro_batch(self, batch: Any) -> None:
-        """The next micro-batch of the step, as the model will see it."""
+    def micro_batch(self, batch: Any, autocast: str | None = None) -> Any:
+        """The next micro-batch of the step, as the model will see it.
+
+        Args:
+            batch: The micro-batch.
+            autocast: The dtype of an autocast region that the model's own call cannot show, or
+                ``off``; None where it can.
+
+        Returns:
+            The micro-batch to go on with: the same one, unless a drill spoils it.
+
+        Raises:
+            NonFiniteError: A field is outside its domain and the policy says so.
+        """
+        if self._begins and self._faults is not None:
+            self._around.enter_context(self._faults.during(self.recorder))
+        if self._faults is not None:
+            batch = self._faults.batch(self.recorder, batch)
         if self._begins:
             self._begins = False
-            self._step = self.recorder.step()
-            self._step.__enter__()
+            step = self.recorder.step(batch)
+            step.__enter__()
+            self._step = step
+            if autocast is not None:
+                step._unwatch()  # the model's own call would show another region, or none
         if self._step is not None:
+            if autocast is not None:
+                self._step._session.autocast = autocast
             self._step.micro_batch(self._micro_step, batch)
             self._micro_step += 1
+        return batch
 
     def loss(self, loss: Tensor) -> None:
         """The loss backward starts from, before the loss scale."""
@@ -90,25 +134,57 @@ class FollowedLoop:
         """Gradients were clipped; whether to go on to the update."""
         return True if self._step is None else self._step.clipped(norm, max_norm)
 
+    def clipped_by_value(self) -> None:
+        """Gradients were clipped one by one: there is no norm, and nobody should miss it."""
+        if self._step is not None:
+            self.recorder.order.remark("never_clips")
+
+    def open_update(self) -> None:
+        """Optimizers and scaler are updated from here until ``close_update``."""
+        if self._step is not None:
+            self._updating.enter_context(self._step.watch_update())
+
+    def close_update(self) -> None:
+        """The update is over: it is proved, and passes its gate.
+
+        Raises:
+            NonFiniteError: What it wrote is non-finite and the policy says ``raise``.
+        """
+        updating, self._updating = self._updating, ExitStack()
+        updating.close()
+
     @contextmanager
     def update(self) -> Iterator[None]:
         """The block updates optimizers and scaler."""
-        if self._step is None:
-            yield
-            return
-        with self._step.watch_update():
-            yield
+        self.open_update()
+        yield
+        self.close_update()
 
     def logged(self, values: Mapping[str, Any]) -> None:
         """The library logs these values."""
+        self.logs = True
         if self._step is not None:
             self._step.logging(values)
+        self.logger()
 
     def end(self) -> None:
         """The step is over."""
+        if self._step is not None:
+            with self.failing():  # an update that is still open: not every optimizer was stepped
+                self.close_update()
         step, self._step = self._step, None
-        if step is not None:
-            step.__exit__(None, None, None)
+        try:
+            if step is not None:
+                step.__exit__(None, None, None)
+        finally:
+            self._leave()
+
+    def finish(self) -> None:
+        """Training is over, in whichever way."""
+        self.end()
+        self.finished = True
+        if self._recorder is not None:
+            self._recorder.close()
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -116,10 +192,20 @@ class FollowedLoop:
         try:
             yield
         except BaseException as error:
-            step, self._step = self._step, None
-            if step is not None:
-                step.__exit__(type(error), error, error.__traceback__)
+            self.fail(error)
             raise
+
+    def fail(self, error: BaseException) -> None:
+        """An exception ends the step, with its evidence."""
+        step, self._step = self._step, None
+        if step is not None:
+            step.__exit__(type(error), error, error.__traceback__)
+        self._leave()
+
+    def _leave(self) -> None:
+        self._updating = ExitStack()
+        around, self._around = self._around, ExitStack()
+        around.close()
 
 
 class Wrapped:
@@ -145,10 +231,21 @@ class Wrapped:
         else:
             self._undo.append(lambda: delattr(owner, name))
 
+    def also(self, undo: Callable[[], None]) -> None:
+        """Do something more when everything is put back."""
+        self._undo.append(undo)
+
     def restore(self) -> None:
         """Put every method back."""
         while self._undo:
             self._undo.pop()()
+
+
+def inner_optimizer(optimizer: Any) -> Any:
+    """The torch optimizer within a library's wrappers."""
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
 
 
 def tell(lines: list[str]) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from workbench.errors import CannotRunError
 from workbench.numerics import jsonio
-from workbench.step import Autocast, TrainingStep
+from workbench.step import Autocast, Domain, TrainingStep
 from workbench.step.names import inner_model, named_parameters
 
 
@@ -27,7 +27,8 @@ class TransformersStep(TrainingStep):
     Attributes:
         described: Everything the step is built from, as JSON text: ``architecture``, ``config``,
             ``attention``, ``optimizer``, ``autocast``, ``scale``, ``max_grad_norm``, ``divides``,
-            ``label_smoothing``, ``checkpointing``, ``adapter``.
+            ``label_smoothing``, ``checkpointing``, ``adapter``, ``domains``. ``divides`` is true
+            where a micro-batch's loss is divided by their number, or the number it is divided by.
     """
 
     def __init__(self, described: str = "") -> None:
@@ -56,6 +57,10 @@ class TransformersStep(TrainingStep):
         dtype = facts.get("autocast")
         self.autocast = Autocast(dtype) if dtype else None
         self.max_grad_norm = facts.get("max_grad_norm")
+        self.domains = {
+            name: Domain.labels(size) if kind == "labels" else Domain.tokens(size)
+            for name, (kind, size) in facts.get("domains", {}).items()
+        }
 
     @property
     def _facts(self) -> dict[str, Any]:
@@ -71,7 +76,8 @@ class TransformersStep(TrainingStep):
         transformers = _library("transformers")
         facts = self._facts
         kind: Any = getattr(transformers, str(facts["architecture"]), None)
-        if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):
+        known = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
+        if not known:
             raise CannotRunError(
                 f"The installed transformers ({transformers.__version__}) has no model "
                 f"{facts['architecture']!r}, so the step cannot be built. Install the version "
@@ -119,11 +125,12 @@ class TransformersStep(TrainingStep):
             smoothed: Tensor = smoother(outputs, batch["inputs"]["labels"], shift_labels=shift)
             return smoothed
         loss: Tensor = outputs["loss"] if isinstance(outputs, Mapping) else outputs[0]
-        return loss
+        divides = self._facts.get("divides")
+        return loss if isinstance(divides, bool) or not divides else loss / divides
 
     def loss_divisor(self, micro_batches: int) -> float:
         """What the Trainer divides a micro-batch's loss by."""
-        return float(micro_batches) if self._facts.get("divides") else 1.0
+        return float(micro_batches) if self._facts.get("divides") is True else 1.0
 
 
 def describe_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any] | None:

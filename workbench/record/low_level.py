@@ -84,6 +84,7 @@ class LowLevelStep:
             self._recorder.guard("batch", lambda: snapshot.add_micro_batch(batch))
             self._batches.append(batch)
             self._recorder.guard("batch", lambda: self._session.look_at_batches(self._batches))
+            self._recorder.check_input(self._session, self._runner, self._batches, i)
         self._recorder.guard("random state", lambda: snapshot.before_unit("main", i))
 
     def loss(self, loss: Tensor, components: Mapping[str, Tensor] | None = None) -> bool:

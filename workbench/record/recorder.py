@@ -10,6 +10,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -213,12 +214,22 @@ class Recorder:
 
     # -- gates and decisions ----------------------------------------------------------------------
 
-    def check_input(self, session: Session, runner: StepRunner, batches: Sequence[Any]) -> None:
-        """Check declared domains: in the ledger, and as a sink under ``input="trip"``."""
+    def check_input(
+        self, session: Session, runner: StepRunner, batches: Sequence[Any], since: int = 0
+    ) -> None:
+        """Check declared domains: in the ledger, and as a sink under ``input="trip"``.
+
+        Args:
+            session: The recorded step.
+            runner: The runner.
+            batches: The micro-batches so far.
+            since: The first of them that was not checked before.
+        """
         if self.policy.input == "off":
             return
         domains = getattr(self.step_object, "domains", None) or {}
-        found = self.guard("domains", lambda: check_domains(batches, domains)) or ()
+        found = self.guard("domains", lambda: check_domains(batches[since:], domains)) or ()
+        found = tuple(replace(one, micro_step=one.micro_step + since) for one in found)
         session.soft_gates += [{"where": "domain", **one.as_dict()} for one in found]
         if self.policy.input == "trip":
             unit = Unit("input", runner.plan[0].phase if runner.plan else "main")

@@ -29,6 +29,8 @@ class Put:
         step: The training step, or None for a loop that has none.
         at: The number of the step the fault belongs to.
         recorder: The recorder of the run.
+        logger: The object and the name of the attribute that the loop logs with; None where the
+            step's own ``log`` does it.
     """
 
     model: nn.Module
@@ -37,6 +39,7 @@ class Put:
     step: Any
     at: int
     recorder: Any = None
+    logger: tuple[Any, str] | None = None
 
 
 class Fault:

@@ -16,19 +16,22 @@ class LoggerFault(Exception):
 
 class _LoggerThrows(Fault):
     name: ClassVar = "logger_throws"
-    what: ClassVar = "the step's log method throws"
+    what: ClassVar = "what the step logs with throws"
     boundaries: ClassVar = ("logging",)
 
     def not_applicable(self, put: Put, batch: Any) -> str | None:
         del batch
-        return None if hasattr(put.step, "log") else "the loop logs outside of the training step"
+        if put.logger is not None or hasattr(put.step, "log"):
+            return None
+        return "the loop logs outside of the training step"
 
     def during(self, put: Put, step: int) -> AbstractContextManager[Any]:
         def log(*args: Any) -> None:
             if step == put.at:
                 raise LoggerFault(f"the drill's logger throws at step {step}: {math.nan}")
 
-        return attribute(put.step, "log", log)
+        owner, name = put.logger or (put.step, "log")
+        return attribute(owner, name, log)
 
 
 fault = _LoggerThrows()

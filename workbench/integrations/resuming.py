@@ -1,0 +1,35 @@
+"""Resuming from committed checkpoints only, whatever library asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workbench.checkpoints import Registry
+from workbench.errors import CannotRunError
+
+
+def latest_committed(directory: str | Path) -> Path:
+    """The newest committed checkpoint of a directory.
+
+    Raises:
+        CannotRunError: None is committed.
+        UsageError: No such directory.
+    """
+    latest = Registry(directory).latest()
+    if latest is None:
+        raise CannotRunError(
+            f"No checkpoint in {str(directory)!r} is committed, so training was not resumed: "
+            f"'workbench checkpoints list {directory}' says why for each."
+        )
+    return latest
+
+
+def refuse_unless_committed(path: str | Path) -> Path:
+    """Give the path of a checkpoint back when it may be resumed from.
+
+    Raises:
+        CannotRunError: It is suspect or quarantined, or nothing is known of it.
+        UsageError: Its directory is not there.
+    """
+    where = Path(path)
+    return Registry(where.parent).refuse_unless_committed(where)
