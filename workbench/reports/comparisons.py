@@ -94,6 +94,11 @@ def first_screen(report: ComparisonReport) -> Section:
                 ("Environment", _changed(report.data["environment"]), "conditions-and-environment"),
                 ("History", histories.sentence(report.both), "history"),
                 ("Not shown", "That what differs is what made one fail otherwise.", ""),
+                *[
+                    (f"{letter} is damaged", " ".join(incident.damaged), "")
+                    for letter, incident in zip("AB", report.both, strict=True)
+                    if incident.damaged
+                ],
             ]
         ),
         blocks.contents(),
@@ -109,6 +114,8 @@ def first_screen(report: ComparisonReport) -> Section:
 
 def _headline(report: ComparisonReport) -> tuple[str, str]:
     a, b = report.both
+    if a.digest == b.digest and (a.damaged or b.damaged):
+        return "Both say that they are the same bundle, and files of one are damaged.", "alert"
     if a.digest == b.digest:
         return "Both are the same bundle.", ""
     facts = {name: (x, y) for name, x, y in _facts(report)}

@@ -163,6 +163,8 @@ def first_screen(report: SweepReport) -> Section:
     gone = [cell for cell in cells if cell["result"] in ("gone", "benign_skip")]
     broken = [cell for cell in cells if cell["result"] in ("error", "died", "stopped")]
     counted = f"{number(len(gone))} of {number(len(cells))} changed conditions end the failure"
+    if not cells:
+        counted = "every condition asked for is the recorded one, so nothing was changed"
     tone = "bad" if report.fails_here else ""
     lead = "The failure is reproduced here" if report.fails_here else "It did not fail here"
     facts = [
