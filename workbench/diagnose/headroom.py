@@ -30,7 +30,7 @@ def headroom(trace: Trace, before: int) -> list[dict[str, Any]]:
             continue
         key = (row.module, row.name, row.dtype)
         best[key] = max(best.get(key, 0.0), float(row.stats.absmax))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for (module, name, dtype), absmax in best.items():
         limit = float(dtype_limits(dtype).max)
         rows.append(
