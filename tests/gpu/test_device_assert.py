@@ -37,11 +37,6 @@ def _reason(event):
     return str(event.get("reason") or event.get("message") or event["event"])
 
 
-@pytest.mark.xfail(
-    reason="after the error the worker keeps its process, in which CUDA no longer works",
-    raises=AssertionError,
-    strict=False,
-)
 def test_the_same_worker_replays_after_an_assert(bundle, tmp_path, monkeypatch):
     monkeypatch.setenv(ASSERT_ONCE, str(tmp_path / "asserted"))
     with ReplayWorker(bundle, step=reference(AssertsOnce)) as worker:

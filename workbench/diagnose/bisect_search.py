@@ -265,9 +265,15 @@ class Search:
 
     def _scan_forward(self, passed: list[Place], patches: list[Place]) -> Seen:
         start = self._halve() if self.halve and not passed and not patches else 0
-        scan = ForwardScan(self._named(self.blocks), passed, patches, start=start)
+        halved = self._unit() if start else None
+        scan = ForwardScan(self._named(self.blocks), passed, patches, start=start, unit=halved)
         what = f"boundaries of {len(self.blocks)} blocks"
         return self._probe(what, lambda: scan.add_to(self.prober.run(scan)))
+
+    def _unit(self) -> tuple[str, int] | None:
+        """Phase and micro-batch that the record stopped in: prefixes are those of its forward."""
+        bad, phase = self.replay.source.first_bad, self.replay.source.evidence.get("phase")
+        return None if bad is None or not isinstance(phase, str) else (phase, bad.micro_step)
 
     def _halve(self) -> int:
         """The first block call whose output is bad, by prefix runs of one boundary each."""
@@ -275,7 +281,7 @@ class Search:
         low, high = -1, len(targets)
         while high - low > 1:
             middle = (low + high) // 2
-            scan = ForwardScan(targets, only=middle)
+            scan = ForwardScan(targets, only=middle, unit=self._unit())
             what = f"the first {middle + 1} of {len(targets)} blocks"
             seen = self._probe(what, lambda scan=scan: self.prober.run(scan))  # type: ignore[misc]
             if seen.place is not None and not seen.kinds - {"-inf"}:

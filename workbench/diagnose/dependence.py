@@ -71,12 +71,44 @@ def finite_sentence(
             "settles nothing. The original, run again after them, still failed."
         )
     keys = [key_words(key) for key in changed if key not in idle]
+    if not keys:
+        return (
+            f"Finite with {with_what}, though nothing that was changed can act here: the step does "
+            "not do the same each time, so this says nothing."
+        )
     if len(keys) == 1:
         on = _SUBJECTS.get(keys[0], keys[0])
         claim = f"{on} is its cause"
     else:
         on, claim = "these conditions together", "they are its cause"
     return f"Finite with {with_what}. The failure depends on {on}; this does not show that {claim}."
+
+
+def bad_sentence(
+    changed: Mapping[str, Any], here: str, *, moved: bool, idle: Collection[str] = ()
+) -> str:
+    """Say what a run under changed conditions shows that is still bad.
+
+    Args:
+        changed: The conditions that differ from the original ones.
+        here: Where it was bad, for example ``loss (loss)``.
+        moved: Whether that is another stage or tensor than in the record.
+        idle: Conditions that cannot act here.
+    """
+    acting = [key_words(key) for key in changed if key not in idle]
+    if not acting:
+        return (
+            f"Still bad at {here}. Nothing that was changed can act here, so this is the original "
+            "run once more and says nothing about what was changed."
+        )
+    with_what = condition_words(changed)
+    if moved:
+        return (
+            f"Bad elsewhere, at {here}, with {with_what}: it is not finite, and it is not the "
+            "recorded failure either."
+        )
+    alone = "it alone" if len(acting) == 1 else "these alone"
+    return f"Still bad at {here} with {with_what}: the failure does not depend on {alone}."
 
 
 def plain(changed: Mapping[str, Any]) -> dict[str, Any]:

@@ -160,6 +160,7 @@ class ForwardScan:
         within: Only look while this module runs; its own output is then the last boundary.
         only: Look at this call only (counted over all targets) and stop there in any case.
         start: Look from this call on.
+        unit: Phase and micro-batch that ``only`` and ``start`` count the calls of; None for all.
     """
 
     def __init__(
@@ -171,10 +172,11 @@ class ForwardScan:
         within: Named | None = None,
         only: int | None = None,
         start: int = 0,
+        unit: tuple[str, int] | None = None,
     ) -> None:
         self._targets, self._within = targets, within
         self._passed, self._patches = frozenset(passed), frozenset(patches)
-        self._only, self._start = only, start
+        self._only, self._start, self._unit = only, start, unit
         self.calls = 0
         self._counts: dict[str, int] = {}
         self._seen: Kinds = NOTHING
@@ -205,6 +207,14 @@ class ForwardScan:
         session = self._session
         return session is not None and stage_of(session) in ("forward", "loss")
 
+    @property
+    def _counting(self) -> bool:
+        session = self._session
+        if self._unit is None or session is None:
+            return True
+        now = session.runner.plan[session.runner.position - 1]
+        return (now.phase, now.micro_step) == self._unit
+
     def _enter(self, _: nn.Module, args: Any, kwargs: Any) -> None:
         self._inside += 1
         self._seen |= kinds_in((args, kwargs))
@@ -224,7 +234,7 @@ class ForwardScan:
             place = Place("input", path, nth)
             if among(place, self._patches):
                 args, kwargs = finite_copy(args), finite_copy(kwargs)
-            if self._only is None and self.calls >= self._start:
+            if self._only is None and self._counting and self.calls >= self._start:
                 self._judge(place, kinds_in((args, kwargs)))
             return (args, kwargs) if among(place, self._patches) else None
 
@@ -236,10 +246,12 @@ class ForwardScan:
             if not self._looking:
                 return None
             place = Place("output", path, self._counts.get(path, 0))
-            self.calls += 1
+            self.calls += self._counting
             if among(place, self._patches):
                 output = finite_copy(output)
-            if self._only is not None:
+            if not self._counting:
+                pass
+            elif self._only is not None:
                 if self.calls - 1 == self._only:
                     self._stop(place, kinds_in(output))
             elif self.calls > self._start:

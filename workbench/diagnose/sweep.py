@@ -17,6 +17,7 @@ import torch
 from workbench.diagnose.cell import Task, run_task, stopped
 from workbench.diagnose.dependence import condition_words, finite_sentence, plain
 from workbench.diagnose.mask_sets import relation
+from workbench.diagnose.sweep_conclusion import conclusion
 from workbench.diagnose.sweep_tables import cell_row, tables
 from workbench.errors import BundleError, UsageError
 from workbench.evidence import Bundle, open_bundle
@@ -83,6 +84,11 @@ class Sweep:
         return [cell_row(number, cell) for number, cell in enumerate(self.cells)]
 
     @property
+    def conclusion(self) -> str:
+        """What was learnt, in one sentence, also where no cell came out finite."""
+        return conclusion(self.rows)
+
+    @property
     def tables(self) -> dict[str, Table]:
         """``cells``, ``runs`` (one row per repeat) and ``stages`` (one row per cell and stage)."""
         return tables(self.cells)
@@ -94,6 +100,7 @@ class Sweep:
             "bundle": self.bundle,
             "cells": self.rows,
             "findings": self.findings,
+            "conclusion": self.conclusion,
         }
 
     def save(self, directory: Path) -> Path:

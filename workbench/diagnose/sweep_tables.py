@@ -19,7 +19,7 @@ def cell_row(number: int, cell: Cell) -> dict[str, Any]:
     runs = cell.data["runs"]
     first = runs[0] if runs else _NO_RUN
     origin = cell.data["origin"] or {}
-    idle = [item["key"] for item in first.get("without_effect", ())]
+    idle = {item["key"]: item["why"] for item in first.get("without_effect", ())}
     return {
         "cell": number,
         "name": cell.name,
@@ -57,6 +57,7 @@ def tables(cells: Sequence[Cell]) -> dict[str, Table]:
     for number, cell in enumerate(cells):
         row = cell_row(number, cell)
         del row["origin"], row["counts"]
+        row["without_effect"] = list(row["without_effect"])
         row["loss"] = float("nan") if row["loss"] is None else float(row["loss"])
         rows.append(row)
     runs = [

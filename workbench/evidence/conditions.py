@@ -38,13 +38,15 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         deterministic: Deterministic algorithms: ``"off"``, ``"warn"`` or ``"on"``.
         fill_uninitialized_memory: ``empty`` and its like are filled (with deterministic ``"on"``).
         sdpa: Kernel of scaled dot product attention.
-        compile: ``"off"`` or the backend of ``torch.compile``.
+        compile: ``"off"`` or the backend of ``torch.compile``; ``"other"`` is recorded for a
+            backend of the user's own.
         compile_dynamic: ``"auto"``, ``"on"`` or ``"off"``.
         anomaly: Autograd's anomaly mode.
         scale: Loss scale, or None without a scaler.
         max_grad_norm: Clip threshold, or None without clipping.
         clip_before_unscale: The order of the two exchanged.
-        mode: ``"recorded"``, ``"train"`` or ``"eval"``.
+        mode: ``"recorded"``, ``"train"`` or ``"eval"``; ``"eval:encoder+head.norm"`` sets those
+            modules alone, with what is inside them.
         rng: ``"recorded"``, or a seed set before the step.
         threads: Intra-op threads on the CPU, or None where not recorded.
         optimizer: ``"recorded"`` or the implementation.
@@ -203,6 +205,32 @@ def _choice(*choices: str) -> Setting:
     return Setting(", ".join(choices), parse, choices)
 
 
+def _compile_setting() -> Setting:
+    known = _choice("off", "eager", "aot_eager", "aot_eager_decomp_partition", "inductor")
+
+    def parse(value: Any) -> str:
+        # a record may hold it; no replay can be changed to it
+        return "other" if value == "other" else str(known.parse(value))
+
+    return Setting(known.legal, parse, known.choices)
+
+
+def _mode_setting() -> Setting:
+    known = _choice("recorded", "train", "eval")
+
+    def parse(value: Any) -> str:
+        word, colon, paths = str(value).partition(":")
+        if not colon:
+            return str(known.parse(value))
+        if word not in ("train", "eval") or not paths or not all(paths.split("+")):
+            raise ValueError(value)
+        if not all(_MODULE.fullmatch(path) for path in paths.split("+")):
+            raise ValueError(value)
+        return f"{word}:{paths}"
+
+    return Setting(f"{known.legal}, or eval:MODULE+MODULE for some", parse, known.choices)
+
+
 def _parse_device(value: Any) -> str:
     text = str(value)
     if not _DEVICE.fullmatch(text):
@@ -287,13 +315,13 @@ SETTINGS: Final[dict[str, Setting]] = {
     "deterministic": _choice("off", "warn", "on"),
     "fill_uninitialized_memory": _switch(),
     "sdpa": _choice("auto", "math", "flash", "efficient", "cudnn"),
-    "compile": _choice("off", "eager", "aot_eager", "aot_eager_decomp_partition", "inductor"),
+    "compile": _compile_setting(),
     "compile_dynamic": _choice("auto", "on", "off"),
     "anomaly": _switch(),
     "scale": Setting('a number, or "none" for no loss scale', _parse_number),
     "max_grad_norm": Setting('a number, or "none" for no clipping', _parse_number),
     "clip_before_unscale": _switch(),
-    "mode": _choice("recorded", "train", "eval"),
+    "mode": _mode_setting(),
     "rng": Setting('"recorded", or a seed from 0 to 2**63 - 1', _parse_rng),
     "threads": Setting("a whole number from 1 to 4096", _parse_threads),
     "optimizer": _choice("recorded", "for_loop", "foreach", "fused"),

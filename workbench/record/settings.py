@@ -98,15 +98,26 @@ def _sdpa() -> str:
 
 
 def _compiled(model: nn.Module) -> str:
-    if not hasattr(model, "_orig_mod") and getattr(model, "_compiled_call_impl", None) is None:
-        return "off"
-    backend: Any = getattr(getattr(model, "dynamo_ctx", None), "callback", None)
+    """The backend of the first compiled module, as a wrapper or in place; ``other`` if unknown."""
+    for module in model.modules():
+        if hasattr(module, "_orig_mod"):
+            return _backend(getattr(module, "dynamo_ctx", None))
+        call = getattr(module, "_compiled_call_impl", None)
+        if call is not None:
+            # compiled in place, the context is only in the closure of the function put in front
+            cells = [cell.cell_contents for cell in getattr(call, "__closure__", None) or ()]
+            return _backend(next((cell for cell in cells if hasattr(cell, "callback")), None))
+    return "off"
+
+
+def _backend(context: Any) -> str:
+    backend: Any = getattr(context, "callback", None)
     for _ in range(6):  # wrappers around the backend, outermost first
         name = getattr(backend, "compiler_name", None)
         if name in _BACKENDS:
             return str(name)
         backend = getattr(backend, "_torchdynamo_orig_backend", None)
-    return "inductor"
+    return "other"
 
 
 def learning_rates(optimizers: Sequence[Optimizer]) -> list[list[float | None]]:

@@ -6,7 +6,6 @@ replay; what it changes on the user's step is put back.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -60,36 +59,6 @@ def cast_batch(batch: Any, dtype: torch.dtype | None, device: torch.device) -> A
     return copy_tree(batch, one)
 
 
-def keep_samples(batch: Any, wanted: Sequence[int]) -> Any:
-    """Keep some samples of a batch: the same indices of every tensor's leading dimension.
-
-    Args:
-        batch: Any pytree; the batch size is the leading dimension most tensors share.
-        wanted: Indices to keep, in order.
-
-    Raises:
-        UsageError: an index is outside the batch, or nothing would be left.
-    """
-    tensors = [t for t in _tensors(batch) if t.dim() > 0]
-    sizes = [t.shape[0] for t in tensors]
-    size = max(set(sizes), key=lambda value: (sizes.count(value), value)) if sizes else 0
-    outside = [index for index in wanted if not 0 <= index < size]
-    if outside or not wanted:
-        raise UsageError(
-            f"The condition 'keep_samples' was set to '{list(wanted)}', but the batch has {size} "
-            "samples along its leading dimension, so nothing was run. Give at least one index "
-            f"between 0 and {max(size - 1, 0)}."
-        )
-    index = list(wanted)
-
-    def one(value: Tensor) -> Tensor:
-        if value.dim() > 0 and value.shape[0] == size:
-            return value[torch.tensor(index, device=value.device)]
-        return value
-
-    return copy_tree(batch, one)
-
-
 def choose_optimizer(optimizers: Sequence[Optimizer], implementation: str) -> str | None:
     """Choose the optimizers' implementation in place.
 
@@ -104,11 +73,19 @@ def choose_optimizer(optimizers: Sequence[Optimizer], implementation: str) -> st
         if missing:
             kind = type(optimizer).__name__
             return f"The optimizer {kind} has no {missing[0]} implementation."
+    before = optimizer_implementation(optimizers)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group.update({name: on for name, on in flags.items() if name in optimizer.defaults})
         _announce_fused(optimizer, flags["fused"])
+    on_cpu = all(p.device.type == "cpu" for p in _parameters(optimizers))
+    if before == implementation or (on_cpu and (before, implementation) == ("default", "for_loop")):
+        return f"No effect: the optimizer runs as {implementation.replace('_', '-')} already."
     return None
+
+
+def _parameters(optimizers: Sequence[Optimizer]) -> list[Tensor]:
+    return [p for one in optimizers for group in one.param_groups for p in group["params"]]
 
 
 def _announce_fused(optimizer: Optimizer, fused: bool) -> None:
@@ -168,81 +145,38 @@ def _undo(owner: object, name: str) -> Callable[[], None]:
     return lambda: delattr(owner, name)
 
 
-@dataclasses.dataclass
-class _Region:
-    """The autocast region that is off while a module runs in float32."""
-
-    entered: list[Any] = dataclasses.field(default_factory=list)
-
-
-def run_in_float32(model: nn.Module, names: Sequence[str]) -> None:
-    """Keep modules out of autocast: float32 in, float32 inside, float32 out.
-
-    A module whose parameters are of a lower dtype is cast, and hands back the dtype it was given,
-    since nothing else would convert it for the next module.
+def set_mode(model: nn.Module, mode: str) -> str | None:
+    """Set train or eval mode, of every module or of some with what is inside them.
 
     Args:
-        model: The model, built for this replay only (the hooks stay on it).
-        names: Module paths as ``named_modules()`` gives them on the inner model; "" is the root.
+        model: The model.
+        mode: ``recorded`` keeps each module's own, ``train`` and ``eval`` set all of them, and
+            ``eval:encoder+head.norm`` those named.
+
+    Returns:
+        None when something changed, else a sentence why it has no effect.
 
     Raises:
-        UsageError: the model has no such module.
+        UsageError: The model has no such module.
     """
-    modules = dict(inner_model(model).named_modules())
-    for name in names:
-        module = modules.get(name)
-        if module is None:
-            raise UsageError(
-                f"The condition 'float32_modules' names '{name}', and the model has no such "
-                "module, so nothing was run. Use a path as named_modules() gives it."
-            )
-        _float32_hooks(module)
-
-
-def _float32_hooks(module: nn.Module) -> None:
-    own_low = [p for p in module.parameters() if p.dtype in (torch.float16, torch.bfloat16)]
-    low = own_low[0].dtype if own_low else None
-    if low is not None:
-        module.float()
-    region = _Region()
-
-    def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        for kind in {_autocast_kind(t) for t in _tensors((args, kwargs))} or {"cpu"}:
-            off = torch.autocast(kind, enabled=False)
-            off.__enter__()
-            region.entered.append(off)
-        cast_args, cast_kwargs = _cast((args, kwargs), torch.float32)
-        return cast_args, cast_kwargs
-
-    def leave(_: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        del args
-        while region.entered:
-            region.entered.pop().__exit__(None, None, None)
-        return _cast(output, torch.float32 if low is None else low)
-
-    module.register_forward_pre_hook(enter, with_kwargs=True)
-    module.register_forward_hook(leave, always_call=True)
-
-
-def _autocast_kind(tensor: Tensor) -> str:
-    return tensor.device.type
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    copy_tree(tree, found.append)
-    return found
-
-
-def _cast(tree: Any, dtype: torch.dtype) -> Any:
-    low = (torch.float16, torch.bfloat16, torch.float32)
-    return copy_tree(tree, lambda t: t.to(dtype) if t.dtype in low else t)
-
-
-def set_mode(model: nn.Module, mode: str) -> None:
-    """Set train or eval mode on every module; ``recorded`` keeps each module's own."""
-    if mode != "recorded":
-        model.train(mode == "train")
+    word, _, paths = mode.partition(":")
+    if word == "recorded":
+        return None
+    known = dict(inner_model(model).named_modules())
+    unknown = [path for path in paths.split("+") if path not in known]
+    if unknown:
+        raise UsageError(
+            f"The condition 'mode' names {', '.join(repr(path) for path in unknown)}, and the "
+            "model has no such module, so nothing was run. Use paths as named_modules() gives "
+            "them, with + between two."
+        )
+    chosen = [known[path] for path in paths.split("+")] if paths else [model]
+    before = [module.training for module in model.modules()]
+    for module in chosen:
+        module.train(word == "train")
+    if before == [module.training for module in model.modules()]:
+        return f"No effect: these modules are in {word} mode already."
+    return None
 
 
 def describe(model: nn.Module) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from workbench.errors import UsageError
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -24,12 +26,21 @@ def compile_model(model: nn.Module, conditions: Conditions, recorded: Conditions
 
     Returns:
         The model to run: the same one, or the module inside a wrapper compiled another way.
+
+    Raises:
+        UsageError: The backend is one that only the user's step can name.
     """
     asked = (conditions.compile, conditions.compile_dynamic)
     if conditions.compile == "off":
         return model
     if is_compiled(model) and asked == (recorded.compile, recorded.compile_dynamic):
         return model
+    if conditions.compile == "other":
+        raise UsageError(
+            "The condition 'compile' is 'other', a backend of the user's own that only the step "
+            "can name, and it cannot be chosen or changed here, so nothing was run. Choose one "
+            "of: off, eager, aot_eager, aot_eager_decomp_partition, inductor."
+        )
     inner: nn.Module = getattr(model, "_orig_mod", model)
     dynamic = {"on": True, "off": False}.get(conditions.compile_dynamic)
     _compile(inner, conditions.compile, dynamic)

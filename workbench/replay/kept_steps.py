@@ -76,15 +76,29 @@ def kept_steps(bundle: Bundle, source: Source) -> list[Kept]:
     while kept and not kept[0].is_recovery_point:
         kept.pop(0)
     if not kept:
-        why = source.completeness.get("trajectory", "missing earlier steps")
-        raise CannotRunError(
-            f"The bundle '{bundle.path}' has no trajectory to replay: {why}. Record with "
-            "Policy(recovery_every=K): a full state every K steps, and batch and random numbers of "
-            "each step between."
-        )
+        raise _no_trajectory(bundle, source, ledger)
     own = source.digests.get("loss_bits")
     last = Kept(source.step_index, source.state, own, {}, ledger.get(source.step_index, {}))
     return [*kept, last]
+
+
+def _no_trajectory(
+    bundle: Bundle, source: Source, ledger: Mapping[Any, Mapping[str, Any]]
+) -> CannotRunError:
+    why = source.completeness.get("trajectory", "missing earlier steps")
+    if not any(step is not None and step < source.step_index for step in ledger):
+        rest = "No step of this run came before it, so there is none to replay from."
+    elif "recovery_every=0" in why:
+        rest = (
+            "Record with: Recorder(step, model, optimizer, policy=Policy(recovery_every=10)). It "
+            "keeps a full state every 10 steps, and batch and random numbers of each step between."
+        )
+    else:
+        rest = (
+            "Keep a state more often, or give the kept states more memory, with: Recorder(step, "
+            "model, optimizer, policy=Policy(recovery_every=10, recovery_bytes=8 * 2**30))."
+        )
+    return CannotRunError(f"The bundle '{bundle.path}' has no trajectory to replay: {why}. {rest}")
 
 
 def _kept(

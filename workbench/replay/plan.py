@@ -26,7 +26,7 @@ def check_stage(until: str | None) -> Stage | None:
         raise UsageError(
             f"There is no stage '{until}', so nothing was run. The stages are: {', '.join(STAGES)}."
         )
-    return cast("Stage | None", until)
+    return until
 
 
 def order(stage: str) -> int:

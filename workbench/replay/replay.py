@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from workbench.errors import UsageError
 from workbench.replay.devices import nearest, require_device
+from workbench.replay.memory import refuse_out_of_memory
 from workbench.replay.plan import (
     check_stage,
     last_available,
@@ -386,6 +387,7 @@ class Replay:
                 micro_batches=session.batches,
                 stop_when_bad=until is None,
             )
+        refuse_out_of_memory(trace.first_bad, session.runner.model, self.source)
         if self._reproduction is not None and wanted == self.nearest:
             self._reproduction = with_trace(self._reproduction, trace, self.source)
         return trace

@@ -11,6 +11,12 @@ LOST = (
 )
 CUDA_ON_CPU = "Recorded on CUDA; replaying on CPU under CUDA's autocast rules. Kernels differ."
 
+CUDA_GRAPH = (
+    "The step holds a captured CUDA graph. It reads the addresses it was captured with, and a "
+    "restored state may have others: what it computes here need not be what the step computed. "
+    "Replay the step without the graph to settle it."
+)
+
 
 def counts(values: Mapping[str, int]) -> str:
     """Say how many elements are non-finite, for example ``3 −Inf and 1 NaN of 8,192``."""

@@ -19,7 +19,10 @@ from workbench.replay.compiled import (
     graphs_captured,
     is_compiled,
 )
+from workbench.replay.memory import refuse_out_of_memory, refuse_while_building
+from workbench.replay.precision import run_in_float32
 from workbench.replay.runner import ReplayRunner
+from workbench.replay.samples import keep_samples, layout_of
 from workbench.replay.settings import applied, runs_eagerly
 from workbench.replay.source import Source
 from workbench.replay.stages import look_at_batch
@@ -83,8 +86,13 @@ class Session:
         self.no_effect: list[dict[str, str]] = []
         self._keep_gradients = keep_gradients
         with applied(conditions, self.recorded):
-            self._build()
+            try:
+                self._build()
+            except (RuntimeError, MemoryError) as error:
+                refuse_while_building(error, source.step)
+                raise
             self.observed.rng = capture_rng()
+        self.rng_at_start = self.rng_digest
 
     # -- building -----------------------------------------------------------------------------
 
@@ -124,25 +132,38 @@ class Session:
             adjust.cast_everything(model, optimizers, dtype)
         batches = [adjust.cast_batch(b, dtype, device) for b in self.source.batches]
         if self.conditions.keep_samples is not None:
-            batches = [adjust.keep_samples(b, self.conditions.keep_samples) for b in batches]
-        adjust.set_mode(model, self.conditions.mode)
+            batches = self._some_samples(batches, failed)
+        failed["mode"] = adjust.set_mode(model, self.conditions.mode)
         failed["optimizer"] = adjust.choose_optimizer(optimizers, self.conditions.optimizer)
         if "scale" in changed and self.conditions.scale is not None:
             failed["scale"] = adjust.set_scale(scaler, self.conditions.scale)
         if "max_grad_norm" in changed:
             self._attributes["max_grad_norm"] = self.conditions.max_grad_norm
-        adjust.run_in_float32(model, self.conditions.float32_modules)
+        self.float32 = run_in_float32(model, self.conditions.float32_modules)
         if self.conditions.rng != "recorded":
             adjust.reseed(int(self.conditions.rng))
+        own_clip = adjust.overrides(self.source.step, "clip")
         facts = Facts(
             device=device,
             stage=self.source.first_bad_stage,
             has_scaler=gates.scaler_enabled(scaler),
-            own_clip=adjust.overrides(self.source.step, "clip"),
+            own_clip=own_clip,
+            clips=own_clip or self._attribute("max_grad_norm") is not None,
         )
         self.no_effect = without_effect(self.conditions, changed, facts, failed)
         self.observed.read_back = adjust.describe(model)
         return batches
+
+    def _some_samples(self, batches: list[Any], failed: dict[str, str | None]) -> list[Any]:
+        wanted = self.conditions.keep_samples or ()
+        every = max(layout_of(batch).size for batch in batches)
+        if set(wanted) == set(range(every)):
+            failed["keep_samples"] = "No effect: these are all samples of the batch."
+        return [keep_samples(batch, wanted) for batch in batches]
+
+    def _attribute(self, name: str) -> Any:
+        """An attribute of the step as this session runs it."""
+        return self._attributes.get(name, getattr(self.source.step, name, None))
 
     @contextmanager
     def _step_attributes(self) -> Iterator[None]:
@@ -178,6 +199,7 @@ class Session:
             self.observed.seconds += time.perf_counter() - started
             self.observed.read_back |= read() | self._model_read_back()
             self.observed.read_back["compile"] = self._backend_now()
+        refuse_out_of_memory(outcome, self.runner.model, self.source)
         self.outcomes.append(outcome)
         self._observe()
         return outcome
@@ -255,6 +277,7 @@ def _building(step: object) -> Iterator[None]:
     except WorkbenchError:
         raise
     except Exception as error:
+        refuse_while_building(error, step)
         where = traceback.extract_tb(error.__traceback__)[-1]
         raise CannotRunError(
             f"The training step '{type(step).__name__}' could not be built: "

@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from workbench.replay import sentences
+from workbench.replay.effects import idle
 from workbench.replay.plan import recorded_stop
 from workbench.replay.result import RunResult, StageState
 from workbench.replay.verdict import grade
@@ -33,7 +34,7 @@ def run_result(session: Session, stages: Sequence[StageState], *, original: bool
         diagnostic=bool(session.changed),
         changed={key: _plain(value) for key, value in session.changed.items()},
         read_back=seen.read_back,
-        without_effect=session.no_effect,
+        without_effect=idle(session),
         stages=list(stages),
         loss=scalar(seen.loss),
         loss_bits=session.loss_bits,
@@ -71,10 +72,18 @@ def first_bad(session: Session) -> dict[str, Any] | None:
 
 
 def _notes(session: Session) -> list[str]:
+    found = [sentences.CUDA_GRAPH] if _holds_cuda_graph(session) else []
     here, there = (torch.device(c.device).type for c in (session.conditions, session.recorded))
     if there == "cuda" and here == "cpu":
-        return [sentences.CUDA_ON_CPU]
-    return []
+        found.append(sentences.CUDA_ON_CPU)
+    return found
+
+
+def _holds_cuda_graph(session: Session) -> bool:
+    """Whether the step or a module holds a captured CUDA graph as an attribute."""
+    owners = (session.source.step, *session.runner.model.modules())
+    held = (value for owner in owners for value in vars(owner).values())
+    return any(isinstance(value, torch.cuda.CUDAGraph) for value in held)
 
 
 def _plain(value: Any) -> Any:

@@ -24,12 +24,14 @@ class Facts:
         stage: The stage that failed in the record, or None.
         has_scaler: Whether the step has an enabled loss scaler.
         own_clip: Whether the step clips in its own way, so that the threshold is not read.
+        clips: Whether the step clips at all; None where it is not known.
     """
 
     device: torch.device
     stage: str | None
     has_scaler: bool
     own_clip: bool
+    clips: bool | None = None
 
 
 EARLIEST = {
@@ -39,6 +41,7 @@ EARLIEST = {
     "optimizer": ("update", "the optimizer runs after the gradients are known"),
 }
 """The first stage each of these can change, and why."""
+_BACKWARD = ("backward", "reduce", "unscale", "clip")
 
 
 def without_effect(
@@ -73,6 +76,11 @@ def _on_device(key: str, conditions: Conditions, facts: Facts) -> str | None:
 
 
 def _on_stage(key: str, facts: Facts) -> str | None:
+    if key == "anomaly" and facts.stage in STAGES and facts.stage not in _BACKWARD:
+        return (
+            "No effect on the stage that failed: anomaly mode looks at what backward returns, and "
+            f"the failure is in {facts.stage}."
+        )
     earliest = EARLIEST.get(key)
     if earliest is None or facts.stage not in STAGES:
         return None
@@ -161,7 +169,9 @@ def _clip(conditions: Conditions, facts: Facts) -> str | None:
 
 def _order(conditions: Conditions, facts: Facts) -> str | None:
     del conditions
-    return None if facts.has_scaler else "No effect: there is no loss scaler to divide by."
+    if not facts.has_scaler:
+        return "No effect: there is no loss scaler to divide by."
+    return "No effect: the step does not clip." if facts.clips is False else None
 
 
 _RULES: dict[str, _Rule] = {

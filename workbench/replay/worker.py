@@ -8,29 +8,20 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
-import subprocess
 import sys
 import threading
-import time
-from collections import deque
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from workbench.errors import CannotRunError, UsageError
-from workbench.numerics import jsonio
-
-Event = dict[str, Any]
-"""``{"event": …}``, one of `EVENTS`."""
+from workbench.replay.child import Child, Event, python
 
 EVENTS: Final = ("stage_begun", "stage_done", "progress", "done", "error", "died", "stopped")
 LAST: Final = frozenset({"done", "error", "died", "stopped"})
 """Events that end a command."""
 COMMANDS: Final = ("run", "step", "back", "reset", "verdict", "trace", "compare", "diagnose")
-KEPT_STDERR: Final = 4000
-"""Characters of the child's standard error that are kept, its end."""
-_GRACE_S: Final = 0.3
 
 
 class ReplayWorker:
@@ -62,22 +53,19 @@ class ReplayWorker:
             "path": [entry for entry in sys.path if entry],
         }
         self._on_event = on_event
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
+        self._ending: weakref.finalize[..., ReplayWorker] | None = None
         self._events: queue.Queue[Event] = queue.Queue()
         self._lock = threading.Lock()
-        self._stage = ""
-        self._stopped = False
         self._busy = False
         self._limit: threading.Timer | None = None
-        self._too_long: float | None = None
-        self._stderr: deque[str] = deque(maxlen=200)
 
     # -- asking -------------------------------------------------------------------------------
 
     @property
     def alive(self) -> bool:
         """Whether the process runs."""
-        return self._process is not None and self._process.poll() is None
+        return self._child is not None and self._child.alive
 
     @property
     def busy(self) -> bool:
@@ -87,7 +75,7 @@ class ReplayWorker:
     @property
     def pid(self) -> int | None:
         """The child's process number, or None before the first command."""
-        return None if self._process is None else self._process.pid
+        return None if self._child is None else self._child.process.pid
 
     def start(self, command: Mapping[str, Any]) -> None:
         """Ask for something: ``{"command": "run", "until": "loss", "conditions": {…}}``."""
@@ -120,10 +108,12 @@ class ReplayWorker:
                 )
             if not self.alive:
                 self._spawn()
-            self._busy, self._stage = True, ""
-            self._write({"command": command, **arguments})
+            child = self._child
+            assert child is not None  # noqa: S101 - just started
+            self._busy, child.stage = True, ""
+            child.write({"command": command, **arguments})
         if timeout_s is not None:
-            self._limit = threading.Timer(timeout_s, self._out_of_time, [timeout_s])
+            self._limit = threading.Timer(timeout_s, self._out_of_time, [child, timeout_s])
             self._limit.daemon = True
             self._limit.start()
 
@@ -159,11 +149,8 @@ class ReplayWorker:
 
     def stop(self) -> None:
         """End the process now. The bundle is untouched; the next command starts a new process."""
-        process = self._process
-        if process is None or process.poll() is not None:
-            return
-        self._stopped = True
-        _end(process)
+        if self._child is not None:
+            self._child.stop()
 
     def __enter__(self) -> ReplayWorker:
         return self
@@ -174,49 +161,16 @@ class ReplayWorker:
     # -- the process --------------------------------------------------------------------------
 
     def _spawn(self) -> None:
-        environment = dict(os.environ)
-        environment["PYTHONUNBUFFERED"] = "1"
-        process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-m", "workbench.replay.worker_main"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-        )
-        self._process = process
-        self._stopped, self._too_long = False, None
-        self._stderr.clear()
-        errors = threading.Thread(target=self._keep_stderr, args=[process.stderr], daemon=True)
-        errors.start()
-        threading.Thread(target=self._read, args=[process, errors], daemon=True).start()
-        self._write({"command": "open", **self._opening})
-
-    def _write(self, message: Mapping[str, Any]) -> None:
-        process = self._process
-        if process is None or process.stdin is None:
-            return
-        try:
-            process.stdin.write((jsonio.dumps(message) + "\n").encode())
-            process.stdin.flush()
-        except OSError:  # it died meanwhile; the reading thread says so
-            return
-
-    def _keep_stderr(self, stream: IO[bytes]) -> None:
-        for line in stream:
-            self._stderr.append(line.decode("utf-8", "replace"))
-
-    def _read(self, process: subprocess.Popen[bytes], errors: threading.Thread) -> None:
-        assert process.stdout is not None  # noqa: S101 - opened with a pipe
-        for line in process.stdout:
-            event = jsonio.loads(line)
-            self._stage = str(event.get("stage") or self._stage)
-            self._emit(event)
-        process.wait()
-        errors.join(timeout=1.0)
-        if self._stopped:
-            self._emit({"event": "stopped", "stage": self._stage, "message": self._said_stopped()})
-        else:
-            self._emit(self._death(process.returncode))
+        if self._child is not None:
+            # its last event must not end the command that comes now
+            self._child.finished.wait(timeout=5.0)
+        self.poll()
+        child = Child(python("workbench.replay.worker_main"), self._emit)
+        self._child = child
+        if self._ending is not None:
+            self._ending.detach()
+        self._ending = weakref.finalize(self, child.stop)  # at the latest when Python ends
+        child.write({"command": "open", **self._opening})
 
     def _emit(self, event: Event) -> None:
         if event["event"] in LAST:
@@ -228,29 +182,9 @@ class ReplayWorker:
         if self._on_event is not None:
             self._on_event(event)
 
-    def _out_of_time(self, seconds: float) -> None:
-        if self._busy and self._process is not None:
-            self._too_long = seconds
-            _end(self._process)
-
-    def _said_stopped(self) -> str:
-        where = f" in {self._stage}" if self._stage else ""
-        return f"Stopped by you{where}. Stages before it are kept."
-
-    def _death(self, code: int) -> Event:
-        stderr = "".join(self._stderr)[-KEPT_STDERR:]
-        reason = _reason(code, stderr)
-        if self._too_long is not None:
-            reason = f"it took longer than the limit of {self._too_long:g} s"
-        where = f" in {self._stage}" if self._stage else ""
-        return {
-            "event": "died",
-            "stage": self._stage,
-            "code": code,
-            "reason": reason,
-            "stderr": stderr,
-            "message": f"The replay process died{where}: {reason}. The bundle is untouched.",
-        }
+    def _out_of_time(self, child: Child, seconds: float) -> None:
+        if self._busy and child is self._child:
+            child.out_of_time(seconds)
 
 
 def reference_of(step: Any) -> str | None:
@@ -275,27 +209,3 @@ def reference_of(step: Any) -> str | None:
         "runs in another process, which cannot find it there. Put the class into a file and name "
         f"it as step='file.py:{name}'."
     )
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process that we started: politely, then at once."""
-    process.terminate()
-    deadline = time.monotonic() + _GRACE_S
-    while process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    if process.poll() is None:
-        process.kill()
-
-
-def _reason(code: int, stderr: str) -> str:
-    if code < 0:
-        known = {one.value: one.name for one in signal.Signals}
-        name = known.get(-code, str(-code))
-        if name == "SIGKILL":
-            return "it was killed (SIGKILL), most often because memory ran out"
-        if name == "SIGSEGV":
-            return "a segmentation fault (SIGSEGV) in native code"
-        return f"signal {name}"
-    last = [line for line in stderr.strip().splitlines() if line.strip()][-1:]
-    said = f": {last[0].strip()[:200]}" if last else ""
-    return f"it ended with exit code {code}{said}"

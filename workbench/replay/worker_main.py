@@ -17,6 +17,9 @@ from workbench.numerics import jsonio
 ENTRIES: Final = frozenset({"workbench.diagnose:run_in_worker", "workbench.diagnose:run_cell"})
 """What a command may ask to be called by name: rooms that this one may not import."""
 
+DEVICE_LOST: Final = 86
+"""Exit code after an error that CUDA does not recover from within a process."""
+
 Emit = Callable[[dict[str, Any]], None]
 
 
@@ -30,6 +33,9 @@ def main() -> None:
             continue
         arguments = dict(message)
         server.handle(str(arguments.pop("command", "")), arguments)
+        if server.broken:
+            # neither finalizers nor atexit: they would touch the device once more
+            os._exit(DEVICE_LOST)
 
 
 def _channels() -> tuple[IO[bytes], Emit]:
@@ -59,6 +65,7 @@ class Server:
         self._emit = emit
         self._opening: dict[str, Any] = {}
         self._replay: Any = None
+        self.broken = False
 
     def handle(self, command: str, arguments: dict[str, Any]) -> None:
         """Run one command; whatever it raises becomes an event."""
@@ -73,10 +80,18 @@ class Server:
         except Exception as error:  # noqa: BLE001 - user code may raise anything; the panel says so
             self._fail(command, error, 1)
         else:
-            self._emit({"event": "done", "command": command, **answer})
+            self._last({"event": "done", "command": command, **answer})
+
+    def _last(self, event: dict[str, Any]) -> None:
+        """Send a command's last event; after a device error this process can do no more."""
+        lost = device_lost()
+        self.broken = lost is not None
+        if lost is not None:
+            event |= {"leaves": True, "device_lost": lost}
+        self._emit(event)
 
     def _fail(self, command: str, error: Exception, exit_code: int) -> None:
-        self._emit(
+        self._last(
             {
                 "event": "error",
                 "command": command,
@@ -188,6 +203,22 @@ def loss_events(events: Any) -> Any:
 
 def _plain(values: list[Any]) -> list[Any]:
     return [value.item() if hasattr(value, "item") else value for value in values]
+
+
+def device_lost() -> str | None:
+    """The error that CUDA is left with, or None while it works or was never used.
+
+    A device-side assert or an illegal address ends CUDA for the whole process: every later call
+    fails with the same error, whatever it does.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:  # also torch.AcceleratorError
+        return str(error).strip().splitlines()[0][:300]
+    return None
 
 
 def table_data(table: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from workbench.diagnose.slicing import slice_trace
 from workbench.diagnose.starts import starts_of
 from workbench.diagnose.zoo_run import record
 from workbench.diagnose.zoo_step import incident_step
-from workbench.errors import CannotRunError, UsageError
-from workbench.evidence import open_bundle
+from workbench.errors import CannotRunError, NonFiniteError, UsageError
+from workbench.evidence import find_bundles, open_bundle
+from workbench.record import Recorder
 from workbench.replay import Replay
 
 INCIDENTS = Path(__file__).resolve().parents[2] / "incidents"
@@ -244,3 +246,28 @@ def test_an_effect_that_is_not_monotone_is_said_so(tmp_path):
 def test_another_kind_of_change_is_refused(tmp_path):
     with pytest.raises(UsageError, match="not known"):
         bisect_change(tmp_path, "colour")
+
+
+class Accumulates(DeepStep):
+    """Its first micro-batches are fine; the last one goes bad in a block in the middle."""
+
+    def forward(self, model, batch):
+        for layer in model.layers:
+            layer.mlp.bad = batch.get("bad") if layer is model.layers[2] else None
+        return super().forward(model, batch)
+
+
+def test_halving_is_over_the_micro_batch_that_failed(tmp_path):
+    step = Accumulates(4)
+    torch.manual_seed(0)
+    model = step.build_model()
+    recorder = Recorder(step, model, step.build_optimizer(model), directory=tmp_path, run_id="m")
+    fine = {"x": torch.randn(4, 8), "y": torch.zeros(4, 2)}
+    with contextlib.suppress(NonFiniteError):
+        recorder.train_step(micro_batches=[fine, fine, {**fine, "bad": "forward"}])
+    bundle = find_bundles(tmp_path)[0]
+    scanned, halved = (bisect(bundle, step=step, halve=halve) for halve in (False, True))
+    assert halved.origin["module"] == scanned.origin["module"] == "layers.2.mlp"
+    count = [probe for probe in halved.probes if probe.what.startswith("the first")]
+    assert 0 < len(count) <= 3
+    assert any("nan" in probe.result for probe in count)

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from tests.unit.diagnose.half_steps import Dies, Half, LogOfNegative, record, reference
+from workbench.diagnose.dependence import bad_sentence, finite_sentence
 from workbench.diagnose.mask_sets import pack_masks, relation
 from workbench.diagnose.sweep import each_alone, grid, parse_values, run_sweep
+from workbench.diagnose.sweep_conclusion import conclusion
 from workbench.errors import UsageError
 from workbench.evidence import open_bundle, read_table
 
@@ -39,7 +41,12 @@ def test_a_list_of_conditions_in_processes_of_their_own(half, tmp_path):
     assert (clip["result"], clip["stage"], clip["tensor"], clip["mask"]) == (
         "unchanged", "loss", "loss", "equal",
     )  # fmt: skip
-    assert clip["without_effect"] == ["max_grad_norm"]
+    assert list(clip["without_effect"]) == ["max_grad_norm"]
+    assert "clipping happens after backward" in clip["without_effect"]["max_grad_norm"]
+    assert swept.to_data()["conclusion"] == (
+        "1 of 1 changes make it finite: autocast off. What the failure depends on is narrowed down "
+        "by that; nothing is repaired."
+    )
     (finding,) = swept.findings
     assert finding["sentence"] == (
         "Finite with autocast off. The failure depends on autocast; this does not show that "
@@ -192,3 +199,53 @@ def test_mask_relations_across_shapes_sinks_and_sizes():
                     pack_masks([("exception:ValueError", None)])) == "equal"  # fmt: skip
     assert relation(None, pack_masks([("a", bad)])) == "unknown"
     assert relation(None, {}) == "finite"
+
+
+def row(name, result, *idle, changed=("k",), tensor="loss", stage="loss", error=None):
+    return {
+        "name": name,
+        "result": result,
+        "changed": dict.fromkeys(changed),
+        "without_effect": dict.fromkeys(idle, "why"),
+        "tensor": tensor,
+        "stage": stage,
+        "error": error,
+    }
+
+
+ORIGINAL = row("original", "unchanged", changed=())
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([], "nothing was learnt"),
+        ([ORIGINAL], "Only the original was run: it is bad at loss."),
+        ([ORIGINAL, row("a", "unchanged", "k")], "No change that can act here"),
+        ([ORIGINAL, row("a", "unchanged")], "it does not depend on that alone"),
+        (
+            [ORIGINAL, row("a", "unchanged"), row("b", "moved")],
+            "any one of a and b alone. With b it is bad elsewhere.",
+        ),
+        ([ORIGINAL, row("a", "gone"), row("b", "unchanged")], "1 of 2 changes make it finite: a."),
+        ([ORIGINAL, row("a", "gone"), row("b", "died")], "No answer from b."),
+        ([row("original", "gone", changed=())], "says nothing about the failure"),
+        ([row("original", "varies", changed=())], "no cell settles anything"),
+        ([row("original", "died", error="SIGKILL", changed=())], "no answer here (SIGKILL)"),
+        (
+            [row("original", "unchanged", changed=(), tensor=None), row("a", "appears")],
+            "it turns bad with a",
+        ),
+    ],
+)
+def test_a_sweep_always_closes_with_what_was_learnt(rows, said):
+    assert said in conclusion(rows)
+
+
+def test_what_a_run_says_when_nothing_that_was_changed_can_act():
+    said = bad_sentence({"max_grad_norm": 1.0}, "loss (loss)", moved=False, idle=["max_grad_norm"])
+    assert "says nothing about what was changed" in said
+    moved = bad_sentence({"dtype": "float16"}, "forward (exception)", moved=True)
+    assert moved.startswith("Bad elsewhere, at forward (exception), with dtype float16")
+    finite = finite_sentence({"sdpa": "math"}, True, ["sdpa"])
+    assert "nothing that was changed can act here" in finite

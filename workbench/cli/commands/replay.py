@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from workbench.evidence import Bundle, Conditions
+    from workbench.evidence.schema import FirstBad
     from workbench.replay import RunResult
 
 _GLYPHS = {"clean": "✓", "bad": "✕", "alert": "!", "not_run": "·", "unavailable": "–"}
@@ -62,7 +63,7 @@ def command(
     if as_json:
         emit(data)
     else:
-        _print(result, data)
+        _print(result, data, opened.first_bad)
 
 
 def _conditions(bundle: Bundle, settings: tuple[str, ...]) -> Conditions | None:
@@ -81,10 +82,11 @@ def _brief(result: RunResult) -> dict[str, Any]:
     return {"verdict": result.verdict, "first_bad": result.first_bad, "loss": result.loss}
 
 
-def _print(result: RunResult, data: dict[str, Any]) -> None:
+def _print(result: RunResult, data: dict[str, Any], recorded: FirstBad | None) -> None:
     if result.diagnostic:
-        changed = ", ".join(f"{key} {value}" for key, value in result.changed.items())
-        say(f"◇ Diagnostic: {changed}")
+        from workbench.diagnose.dependence import condition_words
+
+        say(f"◇ Diagnostic: {condition_words(result.changed)}")
     else:
         say("● Original conditions")
     rows = [
@@ -93,37 +95,34 @@ def _print(result: RunResult, data: dict[str, Any]) -> None:
     ]
     for line in table(rows, indent="  "):
         say(line)
-    for line in _conclusions(result, data):
+    for line in _conclusions(result, data, recorded):
         say(line)
 
 
-def _conclusions(result: RunResult, data: dict[str, Any]) -> list[str]:
+def _conclusions(result: RunResult, data: dict[str, Any], recorded: FirstBad | None) -> list[str]:
+    from workbench.diagnose.dependence import bad_sentence, finite_sentence
+
     lines = [f"{item['key']}: {item['why']}" for item in result.without_effect]
     lines += result.notes
-    after = data.get("original_after")
-    changed = ", ".join(f"{key} {value}" for key, value in result.changed.items())
+    idle = [item["key"] for item in result.without_effect]
+    after, bad = data.get("original_after"), result.first_bad
     if after is not None:
-        skipped = any(stage.get("scaler_skip") for stage in data["stages"])
-        lines.append(_after(after, ", ".join(result.changed), skipped))
-    elif result.diagnostic and result.first_bad is not None:
-        bad = result.first_bad
-        lines.append(
-            f"Still bad at {bad['stage']} ({bad['tensor']}) with {changed}: the failure does not "
-            "depend on it alone."
-        )
+        lines.append(_after(after, data))
+        fails = after["first_bad"] is not None
+        lines.append(finite_sentence(result.changed, fails, idle))
+    elif result.diagnostic and bad is not None:
+        place = (bad["stage"], bad["tensor"])
+        same = recorded is None or (recorded.stage, recorded.tensor) == place
+        here = f"{bad['stage']} ({bad['tensor']})"
+        lines.append(bad_sentence(result.changed, here, moved=not same, idle=idle))
     if "reproduction" in data:
         lines.append(data["reproduction"]["sentence"])
     return lines
 
 
-def _after(after: dict[str, Any], changed: str, skipped: bool) -> str:
-    here = (
-        "The loss is finite; gradients are not, and the scaler will skip." if skipped else "Finite."
-    )
-    if after["first_bad"] is None:
-        return f"{here} Original, run again after it: finite too, so this says nothing."
+def _after(after: dict[str, Any], data: dict[str, Any]) -> str:
+    skipped = any(stage.get("scaler_skip") for stage in data["stages"])
+    here = "The loss is finite; gradients are not, and the scaler will skip. " if skipped else ""
     bad = after["first_bad"]
-    return (
-        f"{here} Original, run again after it: still bad at {bad['stage']} ({bad['tensor']}). The "
-        f"failure depends on {changed}; this does not show that it is the cause."
-    )
+    ends = "finite too" if bad is None else f"still bad at {bad['stage']} ({bad['tensor']})"
+    return f"{here}Original, run again after it: {ends}."

@@ -162,8 +162,9 @@ def _print(swept: Sweep) -> None:
     for finding in swept.findings:
         say(finding["sentence"])
     for row in swept.rows:
-        if row["without_effect"]:
-            say(f"{row['name']}: no effect of {', '.join(row['without_effect'])}")
+        for key, why in row["without_effect"].items():
+            say(f"{row['name']}: {key}: {why}")
+    say(swept.conclusion)
 
 
 def _print_minimal(found: dict[str, Minimal]) -> None:
