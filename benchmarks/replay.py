@@ -379,6 +379,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", choices=["replay", "bisect", "statistics"])
+    parser.add_argument("--model", action="append", help="of the replay table, these models only")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
@@ -405,6 +406,8 @@ def main() -> None:
         print(", ".join(f"{key} {value}" for key, value in facts.items()))
     if options.only in (None, "replay"):
         for name, step in models(options.quick).items():
+            if options.model and name not in options.model:
+                continue
             add(f"replay of forward and backward, {name}", replay_table(step, rounds))
     if options.only in (None, "bisect"):
         for layers in (4,) if options.quick else (24, 48):

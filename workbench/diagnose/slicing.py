@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from workbench.diagnose.behind import Behind
 from workbench.diagnose.flow import (
     gradient_events,
     is_conversion,
@@ -18,71 +19,16 @@ from workbench.diagnose.flow import (
     scalar_producer,
 )
 from workbench.diagnose.ops import MIXING, REDUCTIONS
+from workbench.diagnose.origins import Origin as Origin
+from workbench.diagnose.origins import Slice as Slice
 
 if TYPE_CHECKING:
     from workbench.replay.trace import Trace
     from workbench.replay.trace_events import Event, Read
 
-OriginKind = Literal[
-    "birth",
-    "conversion",
-    "saved_value",
-    "poisoned_batch",
-    "poisoned_parameter",
-    "poisoned_buffer",
-    "poisoned_optimizer_state",
-    "captured_tensor",
-    "nonfinite_scalar",
-    "uninitialised",
-    "unseen_write",
-    "collective",
-    "growth",
-    "exception",
-]
-
 _CONSTANT = "constant"
 UNNAMED = "tensor seen at"
 """How a trace calls a tensor that is none of the step's known ones and that no traced op made."""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a bad value came from.
-
-    Attributes:
-        kind: Which kind of origin.
-        event: The event it is at: where it was born, or for a leaf the first event that read it.
-        leaf: Name of the tensor that was bad before the step, or None.
-        argument: The argument that carried it in (leaves, scalars, unseen writes), or None.
-        order: Sorting key: leaves before events, then by event.
-    """
-
-    kind: OriginKind
-    event: int
-    leaf: str | None = None
-    argument: str | None = None
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """Leaves were bad before anything ran."""
-        return (0 if self.leaf is not None else 1, self.event)
-
-
-@dataclass
-class Slice:
-    """What reaches the sinks.
-
-    Attributes:
-        origins: Independent origins, first in time first.
-        contributors: Events that made an origin possible, with the part they played.
-        chain: Bad events from the first origin to the sink, in order.
-        visited: All bad events that reach a sink.
-    """
-
-    origins: list[Origin] = field(default_factory=list)
-    contributors: list[tuple[int, str]] = field(default_factory=list)
-    chain: list[int] = field(default_factory=list)
-    visited: set[int] = field(default_factory=set)
 
 
 def slice_trace(
@@ -137,7 +83,7 @@ class _Slicer:
             roots += bad
             if not bad and start.leaf is not None:
                 direct += self._leaf(start.leaf, start.counts, -1, start.name)
-        self._walk(roots)
+        self.walk(roots)
         result = Slice(visited=self.visited)
         result.origins = direct + self._origins()
         self._escape(result)
@@ -148,7 +94,19 @@ class _Slicer:
 
     # -- walking ------------------------------------------------------------------------------
 
-    def _walk(self, roots: list[int]) -> None:
+    def roots(self, reads: list[Read]) -> tuple[list[int], list[Origin]]:
+        """The bad events that some reads come from, and the leaves among them that are bad."""
+        roots: list[int] = []
+        direct: list[Origin] = []
+        for read in reads:
+            bad = self._bad_producers(read.producers)
+            roots += bad
+            if not bad and read.leaf is not None:
+                direct += self._leaf(read.leaf, read.counts, -1, read.argument)
+        return roots, direct
+
+    def walk(self, roots: list[int]) -> None:
+        """Visit all bad events that lead to some."""
         stack = list(roots)
         while stack:
             index = stack.pop()
@@ -275,11 +233,11 @@ class _Slicer:
         replaced: set[int] = set()
         for index in sorted(self.visited):
             event = self.events[index]
-            own = [s for s in self.sources[index] if isinstance(s, Origin)]
+            own = self.own(index)
             upstream = {p for p in self.parents[index] if p in real}
             if is_conversion(event) and event.absorbs_some and not own:
                 # part of the Infs was absorbed as intended: what converts the rest comes first
-                origins.append(Origin("conversion", index))
+                origins.append(self.conversion(index))
                 replaced |= self._ancestors(index)
                 real.add(index)
             elif own:
@@ -288,7 +246,7 @@ class _Slicer:
             elif upstream:
                 real.add(index)
             elif is_conversion(event):
-                origins.append(Origin("conversion", index))
+                origins.append(self.conversion(index))
                 real.add(index)
         origins = [o for o in origins if o.event not in replaced or o.leaf is not None]
         return origins or self._first_spread()
@@ -302,9 +260,21 @@ class _Slicer:
             if event.base in REDUCTIONS and event.bad and event.bad_reads
         ]
         mixing = [event for event in spreads if mixes_finite(event)]
-        if spreads:
-            return [Origin("birth", (mixing or spreads)[0].index)]
-        return [Origin("birth", index) for index in ordered[:1]]
+        return self.spread_birth([e.index for e in (*mixing[:1], *spreads[:1])] + ordered[:1])
+
+    def own(self, index: int) -> list[Origin]:
+        """The origins noted at an event itself."""
+        return [s for s in self.sources[index] if isinstance(s, Origin)]
+
+    @staticmethod
+    def conversion(index: int) -> Origin:
+        """An event as the origin of NaN made of infinities."""
+        return Origin("conversion", index)
+
+    @staticmethod
+    def spread_birth(candidates: list[int]) -> list[Origin]:
+        """The first of some events, in order of preference, as a birth."""
+        return [Origin("birth", index) for index in candidates[:1]]
 
     def _ancestors(self, index: int) -> set[int]:
         seen: set[int] = set()
@@ -319,28 +289,28 @@ class _Slicer:
     def _escape(self, result: Slice) -> None:
         """A saved value that had spread over positions in forward is born there (DESIGN rule 2)."""
         kept: list[Origin] = []
+        behind = Behind(_Slicer(self.trace, cut=False))
         for origin in result.origins:
             if origin.kind != "saved_value":
                 kept.append(origin)
                 continue
-            forward = forward_slice(self.trace, self.saved[origin.event])
-            if self._spread(origin, forward) and forward.origins:
-                kept += forward.origins
-                result.visited |= forward.visited
+            reads = self.saved[origin.event]
+            origins, mixed = behind.of(reads)
+            origins = _unique(sorted(origins, key=lambda o: o.order))
+            # the node's own forward op may be the one that mixed it
+            if origins and (mixed or self._node_mixes(origin)):
+                kept += origins
+                result.visited |= behind.take(reads)
             else:
                 kept.append(origin)
                 result.contributors += [
-                    (o.event, "absorbed_in_forward") for o in forward.origins if o.event >= 0
+                    (o.event, "absorbed_in_forward") for o in origins if o.event >= 0
                 ]
         result.origins = kept
 
-    def _spread(self, origin: Origin, forward: Slice) -> bool:
-        """Whether the saved value passed an op that mixes positions before it was dropped."""
+    def _node_mixes(self, origin: Origin) -> bool:
         node = self.events[origin.event].forward_event
-        upstream = set(forward.visited)
-        if node is not None:  # the node's own forward op may be the one that mixed it
-            upstream.add(node)
-        return any(self.events[i].base in MIXING and self.events[i].bad for i in upstream)
+        return node is not None and self.events[node].base in MIXING and self.events[node].bad
 
     def _contributors(self, result: Slice) -> None:
         chosen = {origin.event for origin in result.origins}
@@ -377,12 +347,6 @@ class _Slicer:
             path.append(at)
             at = came[at]
         return path
-
-
-def forward_slice(trace: Trace, reads: list[Read]) -> Slice:
-    """Slice from values saved in forward, without the cut at the loss."""
-    starts = [Start(r.producers, r.leaf, r.counts, r.argument) for r in reads]
-    return slice_trace(trace, starts, cut=False)
 
 
 def _unique(origins: list[Origin]) -> list[Origin]:

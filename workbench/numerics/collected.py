@@ -108,7 +108,7 @@ class Collector:
             return tensor_stats(t)
         t = without_history(t)
         array = as_array(t if dtype in _WIDE else t.float()).reshape(-1)
-        squares = float(array.dot(array))
+        squares = float(np.vdot(array, array))  # dot warns where it overflows
         if not _LEAST < squares < _MOST and (squares != 0.0 or array.any()):
             return tensor_stats(t)
         group = self._groups.get(dtype)
