@@ -123,6 +123,8 @@ def scan(checkpoint: Checkpoint, progress: Callable[[int], None] | None = None) 
             if isinstance(stored, StoredNumber):
                 _look_at_number(result, stored)
                 continue
+            if _is_score(stored):
+                continue
             place = (str(stored.file), stored.start, stored.size, str(stored.dtype))
             if place in seen or not (stored.dtype.is_floating_point or stored.dtype.is_complex):
                 continue  # tied weights are stored once
@@ -131,6 +133,11 @@ def scan(checkpoint: Checkpoint, progress: Callable[[int], None] | None = None) 
     except (CheckpointError, OSError) as error:
         result.error = str(error)
     return result
+
+
+def _is_score(stored: StoredTensor) -> bool:
+    """Whether it is a single number of a Lightning callback: a best score begins as an infinity."""
+    return stored.name.startswith("callbacks.") and stored.size == stored.dtype.itemsize
 
 
 def _look_at_number(result: ScanResult, stored: StoredNumber) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from workbench.integrations.describe import PRECISIONS, is_transformers
-from workbench.integrations.loop import FollowedLoop, Wrapped
+from workbench.integrations.loop import FollowedLoop, Wrapped, unless
 from workbench.record import Recorder
 from workbench.step.names import inner_model
 
@@ -71,6 +71,7 @@ class AccelerateLoop:
         self._wrapped.also(hook.remove)
         wrap(accelerator, "accumulate", self._around_accumulate)
         wrap(accelerator, "backward", self._around_backward)
+        wrap(accelerator, "unscale_gradients", unless(lambda: self.loop.withheld))
         wrap(accelerator, "clip_grad_norm_", self._around_clip)
         wrap(accelerator, "clip_grad_value_", self._around_clip_value)
         wrap(accelerator, "log", self._around_log)

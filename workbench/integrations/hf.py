@@ -23,7 +23,7 @@ from workbench.errors import CannotRunError, UsageError
 from workbench.integrations.accelerate_loop import precision, without_unscaling
 from workbench.integrations.drilling import drill_loop
 from workbench.integrations.hf_trainer import describe_trainer, short_training
-from workbench.integrations.loop import FollowedLoop, Wrapped, inner_optimizer, tell
+from workbench.integrations.loop import FollowedLoop, Wrapped, inner_optimizer, tell, unless
 from workbench.integrations.resuming import latest_committed, refuse_unless_committed
 from workbench.integrations.transformers_step import TransformersStep
 from workbench.numerics import jsonio
@@ -102,6 +102,7 @@ class Attachment:
         wrap(trainer, "training_step", self._around_training_step)
         wrap(trainer, "compute_loss", self._around_compute_loss)
         wrap(accelerator, "backward", self._around_backward)
+        wrap(accelerator, "unscale_gradients", unless(lambda: self.loop.withheld))
         wrap(accelerator, "clip_grad_norm_", self._around_clip)
         wrap(trainer, "train", self._around_train)
         wrap(trainer, "log", self._around_log)
@@ -151,7 +152,10 @@ class Attachment:
                 items = kwargs.get("num_items_in_batch") if accepts else None
                 batch = {"inputs": dict(inputs), "num_items_in_batch": items}
                 seen = self.loop.micro_batch(batch, precision(self._trainer.accelerator))
-                inputs = inputs if seen is batch else seen["inputs"]
+                if seen is not batch:  # a drill spoiled it
+                    inputs = seen["inputs"]
+                    if items is not None:
+                        kwargs["num_items_in_batch"] = seen["num_items_in_batch"]
             return original(model, inputs, *args, **kwargs)
 
         return compute_loss

@@ -27,15 +27,15 @@ from workbench.integrations.lightning_step import LightningStep
 from workbench.integrations.lightning_trainer import (
     base_precision,
     clips_itself,
+    facts_of_step,
     left_alone,
     refuse_unknown,
     short_trainer,
 )
-from workbench.integrations.loop import FollowedLoop, Wrapped, tell
+from workbench.integrations.loop import FollowedLoop, Wrapped, tell, unless
 from workbench.integrations.resuming import latest_committed, refuse_unless_committed
 from workbench.record import Policy, Recorder
 from workbench.record.drill import Drill
-from workbench.step.snapshots import plain
 
 GATED: Final = (
     "loss, gradients after unscaling and before clipping, clip norm, parameters and state after the"
@@ -87,6 +87,7 @@ class Attachment:
         self._keeps_track = checkpoints
         self._wrapped = Wrapped()
         self._fresh = True
+        self._held = False
         self._saved: list[Path] = []
         self._drilled = loop is not None
         self.loop = loop or FollowedLoop(self._make_recorder)
@@ -123,8 +124,10 @@ class Attachment:
         wrap(trainer.fit_loop.epoch_loop.val_loop, "run", self._around_validation)
         scaler = getattr(precision, "scaler", None)
         if scaler is not None:
-            wrap(scaler, "step", self._unless_withheld)
-            wrap(scaler, "update", self._unless_withheld)
+            wrap(scaler, "unscale_", unless(lambda: self.loop.withheld))
+            # a withheld step has updated the scale already, by the time the library would
+            wrap(scaler, "step", unless(lambda: self._held))
+            wrap(scaler, "update", unless(lambda: self._held))
         if self._keeps_track:
             wrap(trainer, "save_checkpoint", self._around_save)
             wrap(trainer._checkpoint_connector, "_select_ckpt_path", self._around_select)
@@ -194,7 +197,8 @@ class Attachment:
             with self.loop.failing():
                 if self.loop.gradients():
                     original(*args, **kwargs)  # hooks of the user's, then clipping
-                if not self.loop.withheld:
+                self._held = self.loop.withheld
+                if not self._held:
                     self.loop.open_update()
 
         return after_closure
@@ -225,19 +229,15 @@ class Attachment:
         def optimizer_step(*args: Any, **kwargs: Any) -> Any:
             with self.loop.failing():
                 # where the update is withheld there are no gradients left, so it changes nothing
-                result = original(*args, **kwargs)
+                try:
+                    result = original(*args, **kwargs)
+                finally:
+                    self._held = False
                 self.loop.close_update()
                 self._fresh = True
             return result
 
         return optimizer_step
-
-    def _unless_withheld(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            # a withheld step backed the scale off already, and a scaler refuses a second time
-            return None if self.loop.withheld else original(*args, **kwargs)
-
-        return call
 
     def _around_log(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def log_metrics(metrics: Any, *args: Any, **kwargs: Any) -> Any:
@@ -316,25 +316,9 @@ class Attachment:
         )
 
     def _step_of_run(self) -> Any:
-        step = self._own_step
-        if not isinstance(step, LightningStep):
-            return step
-        trainer = self._trainer
-        scaler = getattr(trainer.precision_plugin, "scaler", None)
-        by_value = str(trainer.gradient_clip_algorithm or "norm").rpartition(".")[2] == "value"
-        limit = trainer.gradient_clip_val or None
-        given = dict(trainer.lightning_module.hparams)
-        step.take_recorded(
-            {
-                "hyperparameters": given if plain(given) else {},
-                "precision": self._autocast,
-                "scale": None if scaler is None else float(scaler.get_scale()),
-                "accumulate": trainer.accumulate_grad_batches,
-                "clip_value": limit if by_value else None,
-                "max_grad_norm": None if by_value else limit,
-            }
-        )
-        return step
+        if isinstance(self._own_step, LightningStep):
+            self._own_step.take_recorded(facts_of_step(self._trainer, self._autocast))
+        return self._own_step
 
     # -- the drill --------------------------------------------------------------------------------
 

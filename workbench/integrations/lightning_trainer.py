@@ -9,9 +9,15 @@ from typing import Any
 
 from workbench.errors import UsageError
 from workbench.integrations.drilling import attributes
+from workbench.step.snapshots import plain
 
 
 def refuse_unknown(trainer: Any) -> None:
+    """Refuse what has not the parts that are wrapped.
+
+    Raises:
+        UsageError: Not a trainer this integration knows.
+    """
     needed = ("precision_plugin", "strategy", "_logger_connector", "_checkpoint_connector")
     known = all(hasattr(trainer, name) for name in needed)
     if not known or not hasattr(trainer.precision_plugin, "_after_closure"):
@@ -23,16 +29,39 @@ def refuse_unknown(trainer: Any) -> None:
 
 
 def base_precision() -> Any:
+    """Lightning's own precision plugin, whose clipping the others share."""
     from lightning.pytorch.plugins.precision import Precision
 
     return Precision
 
 
 def clips_itself(module: Any) -> bool:
+    """Whether a module clips gradients with code of its own."""
     from lightning.pytorch import LightningModule
 
     own = type(module).configure_gradient_clipping
     return own is not LightningModule.configure_gradient_clipping
+
+
+def facts_of_step(trainer: Any, autocast: str) -> dict[str, Any]:
+    """What a ``LightningStep`` is told of the run: hyperparameters as far as they are plain.
+
+    Args:
+        trainer: The trainer, with its module.
+        autocast: The autocast dtype, or ``off``.
+    """
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    by_value = str(trainer.gradient_clip_algorithm or "norm").rpartition(".")[2].lower() == "value"
+    limit = trainer.gradient_clip_val or None
+    given = dict(trainer.lightning_module.hparams)
+    return {
+        "hyperparameters": given if plain(given) else {},
+        "precision": autocast,
+        "scale": None if scaler is None else float(scaler.get_scale()),
+        "accumulate": trainer.accumulate_grad_batches,
+        "clip_value": limit if by_value else None,
+        "max_grad_norm": None if by_value else limit,
+    }
 
 
 def short_trainer(trainer: Any, steps: int) -> Any:

@@ -241,6 +241,21 @@ class Wrapped:
             self._undo.pop()()
 
 
+def unless(held: Callable[[], bool]) -> Callable[[Callable[..., Any]], Any]:
+    """Leave a call out while a condition holds.
+
+    A withheld step has no gradients left, and a scaler that has unscaled refuses to do it again.
+    """
+
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return None if held() else original(*args, **kwargs)
+
+        return call
+
+    return around
+
+
 def inner_optimizer(optimizer: Any) -> Any:
     """The torch optimizer within a library's wrappers."""
     while hasattr(optimizer, "optimizer"):

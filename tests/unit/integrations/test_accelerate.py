@@ -100,7 +100,7 @@ def test_a_bad_update_is_sealed_and_replays_without_the_users_code(tmp_path, acc
     replay.run(until="reduce")
     # the hook that spoiled one gradient is the test's own; everything else is the same to the bit
     recorded = bundle.evidence()["digests"]["gradients"]
-    replayed = gradient_digests(replay.session.model)
+    replayed = gradient_digests(replay.session.runner.model)
     assert {name for name in recorded if recorded[name] != replayed[name]} == {SPOILED}
 
 

@@ -76,8 +76,9 @@ def test_a_bad_step_is_sealed_and_replays_without_the_users_code(tmp_path, argum
     bundle = workbench.open_bundle(raised.value.bundle)
     assert (bundle.first_bad.stage, bundle.first_bad.step) == ("loss", 2)
     assert bundle.manifest.step_reference.kind == "integration"
-    verdict = Replay(bundle).verdict()
-    assert verdict.verdict == "bitwise"
+    precision = "bfloat16" if "bf16" in arguments else "off"
+    assert _ledger(tmp_path / "incidents")[-1]["precision"] == precision
+    assert Replay(bundle).verdict().verdict == "bitwise"
 
 
 def test_training_is_what_it_is_without_the_recorder(tmp_path):
@@ -122,6 +123,8 @@ def test_a_step_that_is_skipped_is_skipped_in_the_trainer_too(tmp_path):
     weight.register_post_accumulate_grad_hook(spoil)
     trainer.train()
     assert moved == [True, False, True, True]
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history[:4]]
+    assert rates[0] > rates[1] == rates[2] > rates[3]  # held once, and then it goes on
     assert [r["first_bad_stage"] for r in _ledger(tmp_path / "incidents")] == [
         None, "backward", None, None,
     ]  # fmt: skip
@@ -154,6 +157,56 @@ def test_a_loss_of_the_users_own_needs_a_step_and_says_so(tmp_path, capsys):
     trainer.train()
     assert "code of yours" in attachment.replayable
     assert "--step" in capsys.readouterr().err
+
+
+def test_training_again_is_recorded_on(tmp_path):
+    trainer = _trainer(tmp_path, max_steps=2)
+    hf.attach(trainer, tmp_path / "incidents", run_id="r")
+    trainer.train()
+    trainer.train()
+    records = _ledger(tmp_path / "incidents")
+    assert [record["optimizers"][0]["updated"] for record in records] == ["yes"] * 4
+    assert all(record["grad_norm"] > 0 for record in records)
+
+
+def test_a_token_beyond_the_vocabulary_is_named_before_the_embedding_is_asked(tmp_path):
+    class Beyond(_Tokens):
+        def __getitem__(self, index):
+            found = super().__getitem__(index)
+            return found | {"labels": torch.full_like(found["labels"], 70)}
+
+    trainer = _trainer(tmp_path)
+    trainer.train_dataset = Beyond()
+    hf.attach(trainer, tmp_path / "incidents", workbench.Policy(input="trip"), run_id="r")
+    with pytest.raises(workbench.NonFiniteError, match=r"inputs\.labels"):
+        trainer.train()
+
+
+def test_the_drill_catches_what_applies_and_leaves_everything_as_it_was(tmp_path, capsys):
+    def trained(drilled):
+        trainer = _trainer(tmp_path / str(drilled), gradient_accumulation_steps=2)
+        attachment = hf.attach(trainer, tmp_path / str(drilled), run_id="r")
+        if drilled:
+            before, rng = _digest(trainer.model), torch.get_rng_state()
+            drill = attachment.drill(steps=3)
+            assert drill.missed == []
+            caught = {row.fault: row.boundary for row in drill.rows if row.result == "caught"}
+            assert caught.pop("batch_nan", "input") == "input"  # some versions count in floats
+            assert caught == {
+                "evidence_unwritable": "recorder", "inf_gradient": "backward",
+                "inf_parameter": "after_update", "label_out_of_range": "input",
+                "logger_throws": "logging",
+            }  # fmt: skip
+            assert all(map(torch.equal, before, _digest(trainer.model)))
+            assert torch.equal(rng, torch.get_rng_state())
+            assert (trainer.state.global_step, trainer.state.log_history) == (0, [])
+        trainer.train()
+        return trainer
+
+    plain, drilled = trained(False), trained(True)
+    assert "put into step 1: caught" in capsys.readouterr().err
+    assert all(map(torch.equal, _digest(plain.model), _digest(drilled.model)))
+    assert len(_ledger(tmp_path / "True")) == 4
 
 
 def test_what_is_no_trainer_is_refused(tmp_path):

@@ -24,12 +24,13 @@ warnings.filterwarnings("ignore", module="lightning")
 STEP = f"{Path(__file__).with_name('lightning_modules.py')}:Step"
 
 
-def _data(batches=8):
+def _data(batches=8, bad=None):
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(batches * 2, 3, generator=generator)
-    return torch.utils.data.DataLoader(
-        torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), batch_size=2
-    )
+    y = x.sum(1, keepdim=True)
+    if bad is not None:
+        x[bad * 2, 0] = math.nan
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=2)
 
 
 def _trainer(directory, **settings):
@@ -124,9 +125,7 @@ def test_a_step_that_is_skipped_is_skipped_in_the_trainer_too(tmp_path, settings
     integration.attach(
         trainer, net, tmp_path, workbench.Policy(on_nonfinite="skip"), run_id="r"
     )  # fmt: skip
-    data = list(_data(4))
-    data[1][0][0, 0] = math.nan
-    trainer.fit(net, data)
+    trainer.fit(net, _data(4, bad=1))
     assert moved == [True, False, True, True]
     assert [r["first_bad_stage"] for r in _records(tmp_path)] == [None, "loss", None, None]
 
