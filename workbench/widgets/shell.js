@@ -51,7 +51,7 @@ function attach(root, model, send) {
     event.stopPropagation(); // else JupyterLab would insert or delete cells
     const press = event.key === "Enter" || event.key === " ";
     const link = press && event.target.closest?.("[data-wb], [data-wb-file]");
-    if (link?.dataset.wbFile) return event.preventDefault(), openFile(link.dataset.wbFile);
+    if (link?.dataset?.wbFile) return event.preventDefault(), openFile(link.dataset.wbFile);
     if (link) return event.preventDefault(), send(link.dataset.wb);
     if (press || isText(event.target) || !(event.key in KEYS)) return;
     event.preventDefault();
@@ -60,7 +60,7 @@ function attach(root, model, send) {
   });
   on("click", (event) => {
     const link = event.target.closest?.("[data-wb], [data-wb-file]");
-    if (link?.dataset.wbFile && root.contains(link)) return event.preventDefault(), openFile(link.dataset.wbFile);
+    if (link?.dataset?.wbFile && root.contains(link)) return event.preventDefault(), openFile(link.dataset.wbFile);
     if (link && root.contains(link)) event.preventDefault(), send(link.dataset.wb);
   });
   const theme = () => {
