@@ -5,6 +5,7 @@ A ``FigureWidget`` carries plotly's whole source in its state, so a panel has on
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,9 @@ import plotly.graph_objects as go
 from workbench.widgets.guard import Guard
 
 IDENTITY = frozenset({"type", "uid"})
+PATIENCE = 5.0
+"""Seconds the page has to draw a change before its figure is given up."""
+MOST_REMADE = 2
 
 
 class _Filled(go.FigureWidget):
@@ -39,14 +43,26 @@ class _Filled(go.FigureWidget):
 class LiveFigure:
     """Shows figures made by `charts` in one widget.
 
+    A page that needs more than two seconds to load plotly the first time, on a busy machine, never
+    hears of a change to that figure (anywidget gives up on it) and would go on showing the chart
+    of another run. So every change must be answered by the page; else the figure is made anew.
+
     Args:
         clicked: Called with the x of a clicked point, as a whole number.
         guard: Runs the callback.
+        place: Puts the widget into the page, also a new one in the place of the one before.
     """
 
-    def __init__(self, clicked: Callable[[int], None], guard: Guard) -> None:
-        self._clicked, self._guard = clicked, guard
+    def __init__(
+        self,
+        clicked: Callable[[int], None],
+        guard: Guard,
+        place: Callable[[Any], None] = lambda _widget: None,
+    ) -> None:
+        self._clicked, self._guard, self._place = clicked, guard, place
         self._widget: Any = None
+        self._answered = 0
+        self._remade = 0
 
     @property
     def widget(self) -> Any:
@@ -69,6 +85,31 @@ class LiveFigure:
                 live.add_traces(figure.data)
                 self._listen()
             _assign(live.layout, figure.layout.to_plotly_json())
+        self._expect_answer()
+
+    def _expect_answer(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # a script: no page to wait for
+        loop.call_later(PATIENCE, self._check, self._widget, self._widget._last_layout_edit_id)
+
+    def _check(self, widget: Any, edit: int) -> None:
+        """Make the figure anew where the page shows it and did not draw a change."""
+        seen = widget is self._widget and bool(widget._view_count)
+        if not seen or self._answered >= edit or self._remade >= MOST_REMADE:
+            return
+        self._remade += 1
+        self._guard.run("main", lambda: self._replace(go.Figure(widget)))
+
+    def _replace(self, figure: Any) -> None:
+        before = self._widget
+        self._make(figure)
+        before.close()
+
+    def _answer(self, change: Any) -> None:
+        if change["new"]:
+            self._answered = max(self._answered, int(change["new"].get("layout_edit_id") or 0))
 
     def _make(self, figure: Any) -> None:
         # made with its content: an empty one that is filled before it is shown ends in errors
@@ -77,7 +118,10 @@ class LiveFigure:
             "displaylogo": False,
             "modeBarButtons": [["resetScale2d", "toImage"]],
         }
+        self._answered = 0
+        self._widget.observe(self._answer, names="_js2py_layoutDelta")
         self._listen()
+        self._place(self._widget)
 
     def _listen(self) -> None:
         for trace in self._widget.data:

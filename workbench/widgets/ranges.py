@@ -34,7 +34,7 @@ class Ranges:
     def __init__(self, store: Store, act: Act) -> None:
         self._store, self._act = store, act
         wrap = store.guard.wrap
-        self._figure = LiveFigure(self._clicked, store.guard)
+        self._figure = LiveFigure(self._clicked, store.guard, self._place)
         self._tensor = w.Dropdown(options=["activations"], layout=w.Layout(width="130px"))
         self._tensor.observe(
             wrap(self.name, lambda: self._look("tensor_kind", self._tensor.value)), names="value"
@@ -87,6 +87,9 @@ class Ranges:
         """A click on the chart: its x is a layer's place, unless layers are grouped."""
         if len(self._rows) <= MAX_LAYERS:
             self._store.dispatch(Looked((("layer", place),)))
+
+    def _place(self, figure: Any) -> None:
+        self._chart.children = [figure]
 
     def part(self, state: State) -> object:
         """Which table is shown and how it is looked at."""
@@ -164,8 +167,6 @@ class Ranges:
         else:
             figure = ranges_chart.figure(layers, kind, over, theme, height=HEIGHT)
         self._figure.show(figure, chart_width(state.look.width))
-        if not self._chart.children:
-            self._chart.children = [self._figure.widget]
 
 
 def _same(a: Any, b: Any) -> bool:

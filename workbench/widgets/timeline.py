@@ -33,7 +33,7 @@ class Timeline:
         del act
         self._store, self._bundle = store, bundle
         self._ledger: list[dict[str, Any]] | None = None
-        self._figure = LiveFigure(self._clicked, store.guard)
+        self._figure = LiveFigure(self._clicked, store.guard, self._place)
         self._empty = parts.html("", "wb-empty")
         self._chart = parts.column([], "wb-chart")
         self._card = parts.html("", "wb-card")
@@ -43,6 +43,9 @@ class Timeline:
 
     def _clicked(self, step: int) -> None:
         self._store.dispatch(Looked((("record", step),)))
+
+    def _place(self, figure: Any) -> None:
+        self._chart.children = [figure]
 
     def part(self, state: State) -> object:
         """Theme, width and the step looked at; the ledger never changes."""
@@ -72,5 +75,3 @@ class Timeline:
             chosen=chosen,
         )
         self._figure.show(figure, parts.content_width(state.look.width))
-        if not self._chart.children:
-            self._chart.children = [self._figure.widget]
