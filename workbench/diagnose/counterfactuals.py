@@ -22,7 +22,7 @@ from workbench.diagnose.changed import (
 )
 from workbench.diagnose.general import general_interventions
 from workbench.diagnose.growth_runs import growth_rows
-from workbench.diagnose.interventions import AtCall, Intervention
+from workbench.diagnose.interventions import AtCall, Intervention, Together
 from workbench.diagnose.rewrites import through_float64
 from workbench.diagnose.slicing import slice_trace
 from workbench.diagnose.starts import starts_of
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Ended", "Result", "classify", "run_changed", "run_counterfactuals"]
 
 MAX_ORIGINS_TESTED = 1
+MAX_TOGETHER = 3
 MAX_GENERAL = 2
 """How many changes that are not the cause's own are tried while none made the failure go."""
 
@@ -87,7 +88,33 @@ def run_counterfactuals(
         judge = _absorbed_judge(replay, analysis)
     for judged in tested:
         rows += _rows(replay, analysis, judged, judge, say, only)
+    several = _together(analysis) if reference is not None else None
+    if several is not None and only in (None, several.name) and not _settled(rows):
+        say(f"Counterfactual: {several.name}")
+        row = _test(analysis, tested[0], several, judge)
+        rows += [] if row is None else [row]
     return rows
+
+
+def _settled(rows: list[dict[str, Any]]) -> bool:
+    return any(row["result"] == "gone" and row["placebo"] == "unchanged" for row in rows)
+
+
+def _together(analysis: Analysis) -> Intervention | None:
+    """The first change of each of several independent origins, at once."""
+    names: list[str] = []
+    changes: list[AtCall] = []
+    for judged in analysis.origins[:MAX_TOGETHER]:
+        own = [] if judged.cause is None else judged.cause.counterfactuals(judged.case)
+        first = next((i for i in own if isinstance(i.change, AtCall)), None)
+        if first is None or not isinstance(first.change, AtCall):
+            continue
+        if not any(first.change.numbers & change.numbers for change in changes):
+            names.append(f"{first.name} for {judged.case.base}")
+            changes.append(first.change)
+    if len(changes) < 2:
+        return None
+    return Intervention(" and ".join(names), Together(changes))
 
 
 def _rows(
@@ -105,9 +132,8 @@ def _rows(
     for number, intervention in enumerate([*own, *general]):
         if only is not None and intervention.name != only:
             continue
-        settled = any(row["result"] == "gone" and row["placebo"] == "unchanged" for row in rows)
         extra = number - len(own)
-        if only is None and extra >= 0 and (settled or extra >= MAX_GENERAL):
+        if only is None and extra >= 0 and (_settled(rows) or extra >= MAX_GENERAL):
             break
         say(f"Counterfactual: {intervention.name}")
         row = _test(analysis, judged, intervention, judge)
@@ -280,7 +306,8 @@ def _other_calls(analysis: Analysis, judged: Judged) -> list[tuple[int, str, str
     """Calls that made none of the bad values, at most four.
 
     Those without any part in the failure come first, of the same function before others; then those
-    that only passed the bad value on. A call has a part in what its backward does.
+    whose results reach the origin, whose rounding may matter; then those that only passed the bad
+    value on. A call has a part in what its backward does.
     """
     graph = analysis.trace.graph
     makers = {judged.origin.event, *(j.origin.event for j in analysis.origins)}
@@ -296,8 +323,25 @@ def _other_calls(analysis: Analysis, judged: Judged) -> list[tuple[int, str, str
         if not other.writes or other.writes[0].stats is None:
             continue
         seen.setdefault(other.function_call, (other.function_call, other.function, other.source))
-    ordered = sorted(seen.values(), key=lambda c: (c[0] in passing, c[1] != function, c[0]))
+    before = _calls_of(analysis, _upstream(analysis, makers))
+    ordered = sorted(
+        seen.values(), key=lambda c: (c[0] in passing, c[0] in before, c[1] != function, c[0])
+    )
     return ordered[:4]
+
+
+def _upstream(analysis: Analysis, events: set[int]) -> set[int]:
+    """Every event whose result reaches one of these."""
+    graph = analysis.trace.graph
+    found: set[int] = set()
+    waiting = [index for index in events if 0 <= index < len(graph)]
+    while waiting:
+        for read in graph[waiting.pop()].reads:
+            for producer in read.producers:
+                if producer not in found:
+                    found.add(producer)
+                    waiting.append(producer)
+    return found
 
 
 def _calls_of(analysis: Analysis, events: set[int]) -> set[int]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from workbench.diagnose.rewrites import Rewrite, in_dtype, representable_eps, usable_eps
+from workbench.diagnose.rewrites import Rewrite, in_dtype
+from workbench.diagnose.rewrites_values import representable_eps, usable_eps
 from workbench.replay.calls import Change
 
 if TYPE_CHECKING:
@@ -41,6 +42,68 @@ class Intervention:
     batch: Callable[[Any], Any] | None = None
     state: Callable[[StepState], StepState] | None = None
     placebo: Intervention | None = None
+
+
+class WhereRaised:
+    """Apply a rewrite to calls that raise, in their place.
+
+    Args:
+        rewrite: The rewrite; where it declines, the exception goes on.
+    """
+
+    def __init__(self, rewrite: Rewrite) -> None:
+        self.rewrite = rewrite
+        self.applied = False
+
+    def __call__(
+        self,
+        current: int,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Run the call; rewrite it when it raises."""
+        del current
+        if func is torch.Tensor.backward:
+            return NotImplemented
+        try:
+            return func(*args, **kwargs)
+        except Exception:
+            result = self.rewrite(func, args, kwargs)
+            if result is NotImplemented:
+                raise
+            self.applied = True
+            return result
+
+
+class Together:
+    """Several changes at once; it was put in only when all of them were.
+
+    Args:
+        changes: Changes of single calls.
+    """
+
+    def __init__(self, changes: Collection[AtCall]) -> None:
+        self.changes = tuple(changes)
+
+    @property
+    def applied(self) -> bool:
+        """Whether every one of them was put in."""
+        return all(change.applied for change in self.changes)
+
+    def __call__(
+        self,
+        current: int,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """Ask each in order."""
+        for change in self.changes:
+            result = change(current, func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        return NotImplemented
 
 
 class AtCall:
@@ -78,8 +141,11 @@ def rewritten(case: Case, name: str, rewrite: Rewrite) -> list[Intervention]:
     """One intervention: the calls that made the origin and its like rewritten.
 
     In backward that is the forward call of the node, unless a hook or a custom backward made it.
-    Other origins of the same op (an optimizer's other parameters, say) are rewritten with it.
+    Other origins of the same op (an optimizer's other parameters, say) are rewritten with it. After
+    an exception it is the call that raises.
     """
+    if case.origin.kind == "exception":
+        return [Intervention(name, WhereRaised(rewrite))]
     graph = case.trace.graph
     op = case.event.op if case.event is not None else ""
     numbers = []

@@ -64,7 +64,7 @@ def _zero_others(tensor: torch.Tensor) -> torch.Tensor:
 
 def _in_tree(tree: Any, chosen: torch.Tensor | None, fix: Fix) -> Any:
     if isinstance(tree, torch.Tensor):
-        return fix(tree) if tree is chosen and not tree.is_sparse else tree
+        return _fixed(tree, fix) if tree is chosen else tree
     if isinstance(tree, dict):
         changed = {key: _in_tree(value, chosen, fix) for key, value in tree.items()}
         return changed if type(tree) is dict else _same_mapping(tree, changed)
@@ -72,6 +72,13 @@ def _in_tree(tree: Any, chosen: torch.Tensor | None, fix: Fix) -> Any:
         items = [_in_tree(item, chosen, fix) for item in tree]
         return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
     return tree
+
+
+def _fixed(tensor: torch.Tensor, fix: Fix) -> torch.Tensor:
+    if tensor.layout is not torch.sparse_coo:
+        return fix(tensor) if tensor.layout is torch.strided else tensor
+    held = tensor.coalesce()
+    return torch.sparse_coo_tensor(held.indices(), fix(held.values()), held.shape)
 
 
 def _same_mapping(tree: Any, changed: dict[Any, Any]) -> Any:

@@ -73,17 +73,23 @@ def safe_denominator() -> Rewrite:
     """Divide by 1 where the denominator is exactly 0."""
 
     def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        position = _DENOMINATORS.get(func.__name__.strip("_"))
+        name = func.__name__.strip("_").removeprefix("foreach_")
+        position = _DENOMINATORS.get(name)
         if position is None or position >= len(args):
             return NotImplemented
-        below = args[position]
-        if isinstance(below, torch.Tensor):
-            safe: Any = torch.where(below == 0, torch.ones_like(below), below)
-        else:
-            safe = below if below != 0 else 1.0
-        return func(*args[:position], safe, *args[position + 1 :], **kwargs)
+        return func(
+            *args[:position], _one_for_zero(args[position]), *args[position + 1 :], **kwargs
+        )
 
     return rewrite
+
+
+def _one_for_zero(below: Any) -> Any:
+    if isinstance(below, torch.Tensor):
+        return torch.where(below == 0, torch.ones_like(below), below)
+    if isinstance(below, list | tuple):
+        return [_one_for_zero(item) for item in below]
+    return below if below != 0 else 1.0
 
 
 _DENOMINATORS = {
@@ -153,10 +159,29 @@ def _detached(values: tuple[Any, ...]) -> Any:
 
 
 def safe_softmax() -> Rewrite:
-    """Give rows that are -Inf everywhere the value 0 in forward and backward."""
+    """Give rows that are -Inf everywhere the value 0 in forward and backward.
+
+    Where the softmax is inside an attention function, such a row sees every key instead.
+    """
 
     def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        name = func.__name__
+        if name == "scaled_dot_product_attention":
+            mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
+            if not isinstance(mask, torch.Tensor):
+                return NotImplemented
+            named = {k: v for k, v in kwargs.items() if k != "attn_mask"}
+            return func(*args[:3], _opened(mask), *args[4:], **named)
+        if name == "multi_head_attention_forward":
+            changed = {
+                key: _opened(kwargs[key], hides=True)
+                for key in ("key_padding_mask", "attn_mask")
+                if isinstance(kwargs.get(key), torch.Tensor)
+            }
+            return func(*args, **{**kwargs, **changed}) if changed else NotImplemented
         value = args[0]
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return NotImplemented
         dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
         empty = (value == -math.inf).all(dim=dim, keepdim=True)
         out = func(value.masked_fill(empty, 0.0), *args[1:], **kwargs)
@@ -165,13 +190,24 @@ def safe_softmax() -> Rewrite:
     return rewrite
 
 
+def _opened(mask: torch.Tensor, *, hides: bool = False) -> torch.Tensor:
+    """An attention mask in which no row hides every key; ``hides``: True hides a key."""
+    if mask.dtype is torch.bool:
+        closed = mask.all(-1, keepdim=True) if hides else (~mask).all(-1, keepdim=True)
+        return mask & ~closed if hides else mask | closed
+    closed = (mask == -math.inf).all(-1, keepdim=True)
+    return mask.masked_fill(closed, 0.0)
+
+
 def counted_mean() -> Rewrite:
     """Divide a sum by at least 1 instead of taking a mean over nothing."""
 
     def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         name = func.__name__
-        if name == "mean":
-            return args[0].sum() / max(args[0].numel(), 1)
+        if name in ("mean", "nanmean"):
+            return _mean(args, kwargs, missing=name == "nanmean")
+        if name in ("max", "min", "amax", "amin") and len(args) == 1 and not args[0].numel():
+            return args[0].sum()
         if name in ("cross_entropy", "nll_loss"):
             total = func(*args, **{**kwargs, "reduction": "sum"})
             target = args[1]
@@ -180,6 +216,17 @@ def counted_mean() -> Rewrite:
         return NotImplemented
 
     return rewrite
+
+
+def _mean(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, missing: bool) -> Any:
+    value = args[0]
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    keep = bool(kwargs.get("keepdim", args[2] if len(args) > 2 else False))
+    there = ~value.isnan() if missing else torch.ones_like(value, dtype=torch.bool)
+    held = torch.where(there, value, torch.zeros_like(value))
+    if dim is None:
+        return held.sum() / there.sum().clamp(min=1)
+    return held.sum(dim, keepdim=keep) / there.sum(dim, keepdim=keep).clamp(min=1)
 
 
 def nonzero_arguments() -> Rewrite:
@@ -211,10 +258,13 @@ def distinct_eigenvalues() -> Rewrite:
 
 
 def finite_numbers() -> Rewrite:
-    """Take 0 for Python numbers among the arguments that are not finite."""
+    """Take 0 for numbers among the arguments, Python's or tensors of one element, if not finite."""
 
     def finite(value: Any) -> Any:
-        return 0.0 if isinstance(value, float) and not math.isfinite(value) else value
+        if isinstance(value, float) and not math.isfinite(value):
+            return 0.0
+        single = isinstance(value, torch.Tensor) and value.dim() == 0 and value.is_floating_point()
+        return torch.nan_to_num(value, 0.0, 0.0, 0.0) if single else value
 
     def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return func(*(finite(a) for a in args), **{k: finite(v) for k, v in kwargs.items()})
@@ -275,9 +325,14 @@ def absorbing_product() -> Rewrite:
     """Give 0 wherever one factor is exactly 0."""
 
     def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if len(args) < 2 or not all(isinstance(a, torch.Tensor) for a in args[:2]):
+        numbers = [isinstance(a, float | int) for a in args[:2]]
+        if len(args) < 2 or all(numbers):
             return NotImplemented
-        a, b = torch.broadcast_tensors(args[0], args[1])
+        like = args[numbers.index(False)]
+        if not all(isinstance(a, torch.Tensor) or n for a, n in zip(args, numbers, strict=False)):
+            return NotImplemented
+        pair = [torch.full_like(like, x) if n else x for x, n in zip(args, numbers, strict=False)]
+        a, b = torch.broadcast_tensors(*pair)
         zero = (a == 0) | (b == 0)
         kept = [torch.where(zero, torch.zeros_like(x), x) for x in (a, b)]
         return func(*kept, *args[2:], **kwargs)
@@ -301,73 +356,5 @@ def keyword(**changed: Any) -> Rewrite:
 
     def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return func(*args, **{**kwargs, **changed})
-
-    return rewrite
-
-
-def valid_indices() -> Rewrite:
-    """Bring indices and labels into the range of the table they point into."""
-
-    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        place = _INDEXED.get(func.__name__)
-        if place is None or len(args) <= max(place):
-            return NotImplemented
-        index, table = args[place[0]], args[place[1]]
-        if not isinstance(index, torch.Tensor) or not isinstance(table, torch.Tensor):
-            return NotImplemented
-        dim = args[1] if func.__name__ in _ALONG else place[2]
-        if index.is_floating_point() or not isinstance(dim, int):
-            return NotImplemented
-        ignored = kwargs.get("ignore_index", -100) if func.__name__ in _LABELS else None
-        inside = index.clamp(0, max(table.shape[min(dim, table.dim() - 1)] - 1, 0))
-        if ignored is not None:
-            inside = torch.where(index == ignored, index, inside)
-        changed = [*args]
-        changed[place[0]] = inside
-        return func(*changed, **kwargs)
-
-    return rewrite
-
-
-_INDEXED = {
-    "embedding": (0, 1, 0),
-    "embedding_bag": (0, 1, 0),
-    "cross_entropy": (1, 0, 1),
-    "nll_loss": (1, 0, 1),
-    "index_select": (2, 0, 0),
-    "gather": (2, 0, 0),
-    "take_along_dim": (1, 0, 0),
-}
-"""By function: position of the index, of the table, and the table's dimension."""
-_ALONG = frozenset(("index_select", "gather"))
-_LABELS = frozenset(("cross_entropy", "nll_loss"))
-
-
-def usable_eps(dtype: torch.dtype) -> float:
-    """The smallest power of ten whose inverse root has a finite derivative in a dtype."""
-    return float(10.0 ** math.ceil(-2 / 3 * math.log10(2 * torch.finfo(dtype).max)))
-
-
-def representable_eps() -> Rewrite:
-    """Add an eps that the dtype can use where the number that is added rounds to 0."""
-
-    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        first = args[0] if args else None
-        if isinstance(first, list | tuple) and first:
-            first = first[0]
-        if not isinstance(first, torch.Tensor) or not first.is_floating_point():
-            return NotImplemented
-        dtype = first.dtype
-
-        def lift(value: Any) -> Any:
-            if not isinstance(value, float) or value == 0:
-                return value
-            lost = float(torch.tensor(value, dtype=dtype)) == 0
-            return math.copysign(usable_eps(dtype), value) if lost else value
-
-        changed = [lift(value) for value in args]
-        if all(new is old for new, old in zip(changed, args, strict=True)):
-            return NotImplemented
-        return func(*changed, **kwargs)
 
     return rewrite

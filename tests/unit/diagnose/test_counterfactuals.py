@@ -11,13 +11,8 @@ from torch.nn import functional
 
 from workbench.diagnose.interventions import AtCall
 from workbench.diagnose.log_space import LogSpace
-from workbench.diagnose.rewrites import (
-    clamped_argument,
-    double_where,
-    representable_eps,
-    safe_denominator,
-    valid_indices,
-)
+from workbench.diagnose.rewrites import clamped_argument, double_where, safe_denominator
+from workbench.diagnose.rewrites_values import representable_eps, valid_indices
 from workbench.diagnose.roots import Roots
 from workbench.diagnose.zoo_run import run_incident
 from workbench.replay.calls import CallMode
@@ -378,3 +373,75 @@ def test_where_the_value_is_born_at_another_op_it_moved(tmp_path: Path) -> None:
     rows = run(tmp_path, "((out * 0).log() - (out * 0 - 1).sqrt()).mean()")
     clamped = next(c for c in rows if c["intervention"] == "an argument of at least 1e-7")
     assert clamped["result"] in ("moved", "unchanged")
+
+
+MASKED_CLASS = (
+    "F.cross_entropy(out.masked_fill(torch.eye(3)[0].bool(), -torch.inf), "
+    "torch.zeros(4, dtype=torch.long))"
+)
+
+
+@pytest.mark.parametrize(
+    ("loss", "name"),
+    [
+        ("((1 - (out > -9).float()) * -torch.inf).mean() + out.mean()", "0 where one factor is 0"),
+        ("out[out > 99].mean()", "a sum divided by max(count, 1)"),
+        ("out.mean() + out[out > 99].max()", "a sum divided by max(count, 1)"),
+        ("torch.full((3,), torch.nan).nanmean() + out.mean()", "a sum divided by max(count, 1)"),
+        ("(out * 0 + 0.9).acosh().mean()", "an argument of at least 1 + 1e-6"),
+        ("F.one_hot(torch.tensor([0, -1]), 3).sum() + out.mean()", "indices inside of their table"),
+        (MASKED_CLASS, "a mask of -1e4 instead of -Inf"),
+    ],
+)
+def test_every_cause_has_its_own_change(tmp_path: Path, loss: str, name: str) -> None:
+    rows = by_name({"counterfactuals": run(tmp_path, loss)})
+    assert rows[name] == ("gone", "unchanged")
+
+
+def test_two_origins_go_only_together(tmp_path: Path) -> None:
+    rows = by_name(
+        {
+            "counterfactuals": run(
+                tmp_path, "(out * 0).log().sum() * 0 + (out * 0 - 1).sqrt().sum() "
+            )
+        }
+    )
+    together = [result for name, result in rows.items() if " and " in name]
+    assert together == [("gone", "unchanged")]
+
+
+def test_batch_statistics_of_one_sample(tmp_path: Path) -> None:
+    text = """
+import torch, torch.nn as nn
+def build():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    return model, torch.optim.SGD(model.parameters(), 1e-3), None, [{"x": torch.ones(1, 4)}]
+def forward(model, b): return model(b["x"])
+def loss(out, b): return out.mean()
+"""
+    rows = by_name(found(tmp_path, text))
+    assert rows["the running statistics instead of the batch's"] == ("gone", "unchanged")
+
+
+def test_attention_in_which_a_row_hides_every_key(tmp_path: Path) -> None:
+    text = """
+import torch, torch.nn as nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+    def forward(self, x, hides):
+        return self.attention(x, x, x, key_padding_mask=hides, need_weights=True)[0]
+def build():
+    torch.manual_seed(0)
+    model = Net()
+    hides = torch.zeros(3, 5, dtype=torch.bool); hides[1] = True
+    batch = {"x": torch.randn(3, 5, 4), "hides": hides}
+    return model, torch.optim.SGD(model.parameters(), 1e-3), None, [batch]
+def forward(model, b): return model(b["x"], b["hides"])
+def loss(out, b): return out.mean()
+"""
+    row = found(tmp_path, text)
+    assert row["cause"] == "fully_masked_softmax"
+    assert ("gone", "unchanged") in by_name(row).values()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
-from workbench.diagnose.interventions import in_wider_dtype
+from workbench.diagnose.interventions import in_wider_dtype, rewritten
+from workbench.diagnose.rewrites_values import without_cast
 
 
 def _rule(case: Case) -> bool:
@@ -22,5 +23,8 @@ CAUSE = Cause(
     explain=_explain,
     fix="Keep this tensor in float32 or bfloat16, or scale it before the cast.",
     limits="It does not show why the value is this large.",
-    counterfactuals=in_wider_dtype,
+    counterfactuals=lambda case: [
+        *rewritten(case, "float32 instead of the cast", without_cast()),
+        *in_wider_dtype(case),
+    ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.fused import rewritten_if_fused
 from workbench.diagnose.interventions import rewritten
 from workbench.diagnose.rewrites import safe_denominator
 from workbench.diagnose.roots import stable_roots
@@ -28,5 +29,6 @@ CAUSE = Cause(
     counterfactuals=lambda case: [
         *stable_roots(case),
         *rewritten(case, "a denominator of 1 where it is 0", safe_denominator()),
+        *rewritten_if_fused(case),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
-from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.interventions import Intervention, rewritten
 from workbench.diagnose.rewrites import clamped_argument
 
 _INVERSE = frozenset("acos asin acosh atanh arccos arcsin erfinv logit acos_ asin_".split())
@@ -18,6 +18,18 @@ def _explain(case: Case) -> str:
     return f"The argument of {case.base} lies outside of its domain, often by rounding only."
 
 
+_INSIDE: dict[str, tuple[float | None, float | None, str]] = {
+    "acosh": (1 + 1e-6, None, "of at least 1 + 1e-6"),
+    "logit": (1e-6, 1 - 1e-6, "inside of 1e-6 and 1 − 1e-6"),
+}
+
+
+def _counterfactuals(case: Case) -> list[Intervention]:
+    unit = (-1 + 1e-6, 1 - 1e-6, "inside of ±(1 − 1e-6)")
+    low, high, words = _INSIDE.get(case.base, unit)
+    return rewritten(case, f"an argument {words}", clamped_argument(low, high))
+
+
 CAUSE = Cause(
     label="domain_of_inverse_trig",
     order=56,
@@ -25,7 +37,5 @@ CAUSE = Cause(
     explain=_explain,
     fix="Clamp the argument to the open interval (with a small margin when it is differentiated).",
     limits="It does not show whether the excess is a rounding error or a wrong value.",
-    counterfactuals=lambda case: rewritten(
-        case, "an argument inside of ±(1 − 1e-6)", clamped_argument(-1 + 1e-6, 1 - 1e-6)
-    ),
+    counterfactuals=_counterfactuals,
 )

@@ -7,6 +7,7 @@ from workbench.diagnose.causes import Cause
 from workbench.diagnose.flow import mixes_finite
 from workbench.diagnose.interventions import rewritten
 from workbench.diagnose.rewrites import keyword
+from workbench.diagnose.rewrites_values import finite_mask
 
 
 def _rule(case: Case) -> bool:
@@ -28,7 +29,8 @@ CAUSE = Cause(
     explain=_explain,
     fix="Keep masked classes out of the loss, or mask with a large finite value.",
     limits="It does not show which of mask and loss is meant to change.",
-    counterfactuals=lambda case: rewritten(
-        case, "no label smoothing", keyword(label_smoothing=0.0)
-    ),
+    counterfactuals=lambda case: [
+        *rewritten(case, "no label smoothing", keyword(label_smoothing=0.0)),
+        *rewritten(case, "a mask of -1e4 instead of -Inf", finite_mask(-1e4)),
+    ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import rewritten
-from workbench.diagnose.rewrites import valid_indices
+from workbench.diagnose.rewrites_values import valid_indices
 
 _TEXTS = ("out of bounds", "out of range", "must be non-negative", "smaller than num_classes")
 """How torch's own checks say it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import rewritten
-from workbench.diagnose.rewrites import clamped_argument
+from workbench.diagnose.rewrites_values import finite_result
 
 
 def _rule(case: Case) -> bool:
@@ -38,6 +38,6 @@ CAUSE = Cause(
     fix="Write non-finite metrics as text or null, and cap the metric.",
     limits="It is about this step: the next one was not run.",
     counterfactuals=lambda case: rewritten(
-        case, "an argument of at most 5", clamped_argument(None, 5.0)
+        case, "0 for the logged value that is not finite", finite_result()
     ),
 )

@@ -6,6 +6,7 @@ from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import rewritten
 from workbench.diagnose.rewrites import biased_variance
+from workbench.diagnose.rewrites_values import running_statistics
 
 _TEXTS = ("more than 1 value per channel", "more than 1 spatial element")
 """How torch's own checks say it."""
@@ -41,5 +42,9 @@ CAUSE = Cause(
     explain=_explain,
     fix="Use drop_last, refuse batches of one, or use the biased variance.",
     limits="It does not show that other batches have enough samples.",
-    counterfactuals=lambda case: rewritten(case, "the biased variance", biased_variance()),
+    counterfactuals=lambda case: (
+        rewritten(case, "the running statistics instead of the batch's", running_statistics())
+        if case.origin.kind == "exception"
+        else rewritten(case, "the biased variance", biased_variance())
+    ),
 )

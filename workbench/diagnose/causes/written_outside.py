@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.rewrites_values import finite_operands
 
 
 def _rule(case: Case) -> bool:
@@ -30,4 +32,7 @@ CAUSE = Cause(
     explain=_explain,
     fix="Look at what writes to this memory without torch ops: numpy views, kernels, threads.",
     limits="It does not show what wrote the value, only that no traced op did.",
+    counterfactuals=lambda case: rewritten(
+        case, "0 for what is not finite where it is read", finite_operands()
+    ),
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
-from workbench.diagnose.interventions import rewritten
-from workbench.diagnose.rewrites import safe_denominator
+from workbench.diagnose.fused import rewritten_if_fused
+from workbench.diagnose.interventions import Intervention, rewritten
+from workbench.diagnose.rewrites import counted_mean, safe_denominator
 from workbench.diagnose.roots import stable_roots
 
 _NORMALISATIONS = frozenset(
@@ -43,6 +44,13 @@ def _explain(case: Case) -> str:
     return "Numerator and denominator are both exactly 0."
 
 
+def _of_missing(case: Case) -> list[Intervention]:
+    """A mean that leaves missing values out divides inside of its own call."""
+    if case.event is None or case.event.function != "nanmean":
+        return []
+    return rewritten(case, "a sum divided by max(count, 1)", counted_mean())
+
+
 CAUSE = Cause(
     label="zero_over_zero",
     order=57,
@@ -53,5 +61,7 @@ CAUSE = Cause(
     counterfactuals=lambda case: [
         *stable_roots(case),
         *rewritten(case, "a denominator of 1 where it is 0", safe_denominator()),
+        *rewritten_if_fused(case),
+        *_of_missing(case),
     ],
 )
