@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 _OWN = frozenset({"defaults", "state", "param_groups", "_zero_grad_profile_name", "_patched"})
+MOST_SHOWN = 500
+"""Differences that a message lists before it only counts them."""
 _HOOKS = ("_optimizer_", "_warned_", "_hook_for_profile")
 
 
@@ -195,8 +197,10 @@ def refuse_differences(differences: Sequence[str]) -> None:
     """
     if not differences:
         return
-    shown = "; ".join(differences[:8])
-    more = f"; and {len(differences) - 8} more" if len(differences) > 8 else ""
+    # all of them: which one is missing is what tells the right step from a wrong one
+    shown = "; ".join(differences[:MOST_SHOWN])
+    rest = len(differences) - MOST_SHOWN
+    more = f"; and {rest} more" if rest > 0 else ""
     raise CannotRunError(
         f"The recorded state does not fit what the training step built: {shown}{more}. Nothing was "
         "loaded, since a half-restored step would compute something else. Build the model and the "
