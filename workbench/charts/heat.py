@@ -135,6 +135,8 @@ def _layout(
         note["y"] = math.log2(value)
     low = min([first - 0.5, *(math.log2(value) - 1 for value in inside)])
     high = max([first + bins - 0.5, *(math.log2(value) + 1 for value in inside)])
+    if ranges.above_words(view):
+        high += 4  # room for the words above the cells
     step = max(1, round((high - low) / 7))
     ticks = list(range(math.ceil(low), math.floor(high) + 1, step))
     shared["yaxis"].update(

@@ -163,9 +163,9 @@ def tensor_row(name: str, a: Tensor | None, b: Tensor | None) -> Data:
 
 
 def _parting(rows: list[Data]) -> Data:
-    """The first row that differs at all, and the first whose non-finite sets differ."""
+    """The first row whose values differ, and the first whose non-finite sets do."""
     both = [row for row in rows if not row["only"]]
-    bits = next((row["name"] for row in both if not row["bitwise"]), None)
+    bits = next((row["name"] for row in both if _differs(row)), None)
     masks = next((row["name"] for row in both if not row["same_masks"]), None)
     return {
         "parts_at": bits,
@@ -176,6 +176,13 @@ def _parting(rows: list[Data]) -> Data:
         "only_a": sum(1 for row in rows if row["only"] == "a"),
         "only_b": sum(1 for row in rows if row["only"] == "b"),
     }
+
+
+def _differs(row: Data) -> bool:
+    """Whether anything but the dtype differs: equal values in two dtypes have not parted."""
+    if row["bitwise"]:
+        return False
+    return not row["same_masks"] or row["dtype_a"] == row["dtype_b"] or bool(row.get("max_abs"))
 
 
 def _caught(bundle: Bundle) -> Mapping[str, Any] | None:
