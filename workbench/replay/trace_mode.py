@@ -305,7 +305,7 @@ class TraceMode(TorchDispatchMode):
                     if name in plan.written:
                         for label, tensor in tensors_in(name, value):
                             self._write(event, plan, part, label, tensor)
-            if not plan.collective:
+            if not (plan.makes_new or plan.collective):
                 return  # what an in-place op returns is what it wrote
         outputs = [out] if type(out) in PLAIN else [tensor for _, tensor in tensors_in("out", out)]
         if len(events) > 1 and len(outputs) == len(events):

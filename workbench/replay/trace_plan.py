@@ -49,6 +49,7 @@ class OpPlan:
         elementwise_lists: Whether list arguments are worked on element by element (``_foreach_``,
             fused optimizers), so that each element is an event of its own.
         collective: Whether it is a collective.
+        makes_new: Whether it returns something that is not an argument it wrote.
         ignored: Whether it is no op of the step: a profiler's mark, a question about a device.
     """
 
@@ -62,7 +63,16 @@ class OpPlan:
     fills_constant: bool
     elementwise_lists: bool
     collective: bool
+    makes_new: bool
     ignored: bool
+
+
+_STATISTICS: Final = frozenset({"running_mean", "running_var"})
+UNDECLARED_WRITES: Final = dict.fromkeys(
+    ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_gather_stats"),
+    _STATISTICS,
+)
+"""Arguments that an op updates in place although its schema does not say so."""
 
 
 class _Plans(dict[Any, OpPlan]):
@@ -87,6 +97,8 @@ def _make_plan(func: Any) -> OpPlan:
     written = {
         a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write
     }
+    if rest in UNDECLARED_WRITES:
+        written |= UNDECLARED_WRITES[rest] & {a.name for a in schema.arguments}
     unread = {a.name for a in schema.arguments if a.is_out}
     if rest in OVERWRITES:
         unread |= {"self"}
@@ -106,6 +118,7 @@ def _make_plan(func: Any) -> OpPlan:
         fills_constant=rest in CONSTANT_FILLS,
         elementwise_lists=rest.startswith(("_foreach_", "_fused_", "_amp_foreach_")),
         collective=collective,
+        makes_new=any(alias is None for alias in aliases),
         ignored=str(func).startswith(("profiler.", "prim.device")),
     )
 

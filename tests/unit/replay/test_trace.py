@@ -331,3 +331,10 @@ def test_a_submodule_called_module_keeps_its_name() -> None:
     assert linear.module == "module"
     leaves = {read.leaf for read in linear.reads if read.leaf}
     assert ("poisoned_parameter", "module.weight") in leaves
+
+
+def test_batch_normalisation_writes_its_output_and_its_statistics() -> None:
+    trace = trace_of(nn.BatchNorm1d(4), torch.randn(5, 4))
+    event = next(e for e in trace.graph if "batch_norm" in e.base and e.node is None)
+    assert "out0" in [write.slot for write in event.writes]
+    assert event.writes[-1].stats is not None
