@@ -158,7 +158,7 @@ class Conditions:
             field.value = value
         field.disabled = bool(switch.why_not) or state.activity is not None
         changed = value != switch.recorded
-        note = f"◇ recorded {esc(switch.recorded)}" if changed else ""
+        note = f"◇ {esc(recorded_words(switch.recorded))}" if changed else ""
         if switch.why_not and not switch.quick:
             note = f'<span class="wb-dim">{esc(short_reason(switch))}</span>'
         self._notes[switch.key].value = note
@@ -169,7 +169,7 @@ class Conditions:
         if changed:
             recorded = {s.key: s.recorded for s in state.facts.switches}
             said = ", ".join(
-                f"{key.replace('_', ' ')} {value} (recorded {recorded[key]})"
+                f"{key.replace('_', ' ')} {value} ({recorded_words(recorded[key])})"
                 for key, value in changed
             )
             text = f"◇ Diagnostic: {said}. Not run yet."
@@ -219,3 +219,8 @@ def short_reason(switch: Switch) -> str:
     if why.endswith("needs a CUDA GPU"):
         return "needs a CUDA GPU"
     return why[:1].lower() + why[1:]
+
+
+def recorded_words(value: str) -> str:
+    """The recorded value of a condition; some are simply called as recorded."""
+    return "not as recorded" if value == "recorded" else f"recorded {value or 'none'}"
