@@ -84,7 +84,7 @@ def _title(manifest: Any, conditions: Any) -> str:
         pieces.append(f"{conditions.autocast} autocast")
     pieces += [conditions.device, manifest.fingerprint]
     if any(note.startswith(REDACTED) for note in manifest.notes):
-        pieces.append("redacted copy: no sample values")
+        pieces.append("redacted copy")
     if not manifest.sealed:
         pieces.append("not sealed: writing was cut short")
     return " · ".join(piece for piece in pieces if piece)

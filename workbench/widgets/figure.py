@@ -18,6 +18,7 @@ IDENTITY = frozenset({"type", "uid"})
 PATIENCE = 5.0
 """Seconds the page has to draw a change before its figure is given up."""
 MOST_REMADE = 2
+CONFIG = {"displaylogo": False, "modeBarButtons": [["resetScale2d", "toImage"]]}
 
 
 class _Filled(go.FigureWidget):
@@ -31,6 +32,7 @@ class _Filled(go.FigureWidget):
 
     def __init__(self, figure: Any) -> None:
         super().__init__(figure)
+        self._config = CONFIG
         self._complete = True
         super().open()
 
@@ -114,10 +116,6 @@ class LiveFigure:
     def _make(self, figure: Any) -> None:
         # made with its content: an empty one that is filled before it is shown ends in errors
         self._widget = _Filled(figure)
-        self._widget._config = {
-            "displaylogo": False,
-            "modeBarButtons": [["resetScale2d", "toImage"]],
-        }
         self._answered = 0
         self._widget.observe(self._answer, names="_js2py_layoutDelta")
         self._listen()

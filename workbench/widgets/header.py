@@ -66,7 +66,7 @@ def lines_markup(state: State) -> str:
     ask = link("diagnose", f"Diagnose, {seconds(diagnosis_takes(state))}")
     unknown = UNKNOWN
     if state.no_replay:
-        ask, unknown = "", f"not known: no replay. {state.no_replay}"
+        ask, unknown = "", "not known: replay is off."
     born = born_at(state)
     if born:
         born_html = f"<span>{esc(middle(born, 150))}</span>"
@@ -123,11 +123,16 @@ def static_card(state: State) -> str:
     )
     where = f"{facts.name} · {facts.digest[:20]}… · run this cell again for the live panel."
     return (
-        f'<style>{_WITHOUT_KERNEL}</style><div class="wb-static" style="{_CARD}">'
+        f'<div class="wb-static" style="{_CARD}">'
         f"<div>{esc(facts.title)}</div>"
         f'<div style="font-size:15px"><strong>{_glyph(state)} {esc(headline(state))}</strong></div>'
         f"<table>{body}</table><small>{esc(where)}</small></div>"
     )
+
+
+def card_output(state: State) -> str:
+    """The card as an output of its own, before that of the live panel."""
+    return f"<style>{_WITHOUT_KERNEL}</style>{static_card(state)}"
 
 
 _CARD = "border:1px solid #bbb;border-radius:4px;padding:8px 12px;max-width:1200px;font-size:13px"

@@ -19,7 +19,7 @@ from workbench.widgets.conditions import Conditions
 from workbench.widgets.drawers import Drawers
 from workbench.widgets.facts import read_facts
 from workbench.widgets.findings import summary_text
-from workbench.widgets.header import Header, static_card
+from workbench.widgets.header import Header, card_output, static_card
 from workbench.widgets.jobs import START_SECONDS, Jobs, Worker
 from workbench.widgets.loading import Loading
 from workbench.widgets.main import Main
@@ -187,7 +187,7 @@ class Workbench(Tasks, Sharing, Trusting, WaysOn, Clock):
         """
         from IPython.display import display
 
-        card = {"text/html": static_card(self.state), "text/plain": self.summary()}
+        card = {"text/html": card_output(self.state), "text/plain": self.summary()}
         live = {**self.widget._repr_mimebundle_(), "text/plain": AGAIN}
         display(card, raw=True)
         display(live, raw=True)

@@ -11,7 +11,7 @@ from workbench.widgets.markup import esc, link
 from workbench.widgets.parts import Act
 from workbench.widgets.state import State
 from workbench.widgets.store import Store
-from workbench.widgets.words import seconds
+from workbench.widgets.words import report_takes, seconds
 
 
 class ReportDrawer:
@@ -49,7 +49,7 @@ class ReportDrawer:
     def part(self, state: State) -> object:
         """The report, and what it would hold."""
         opened = "report" in state.look.open
-        facts = (len(state.notes), bool(state.trust.given), id(state.findings))
+        facts = (len(state.notes), report_takes(state), id(state.findings))
         return (opened, state.report, facts, state.problem(self.name))
 
     def draw(self, state: State) -> None:
@@ -61,7 +61,7 @@ class ReportDrawer:
         report = state.report
         running = report.status == "running"
         self._what.value = esc(holds(state))
-        takes = seconds(report.expected)
+        takes = seconds(report_takes(state))
         self._make.description = f"Make report, {takes}" if takes else "Make report"
         self._make.disabled = self._path.disabled = running
         self._stop.disabled = not running

@@ -14,19 +14,13 @@ from workbench.widgets.claims import claims, run_words, view_words
 from workbench.widgets.report_process import ReportProcess
 from workbench.widgets.state import TABS, Report, State
 from workbench.widgets.store import Store
+from workbench.widgets.words import report_takes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from workbench.widgets.notes import Notes
     from workbench.widgets.report_drawer import ReportDrawer
-
-RECORDED_S = 15.0
-"""What a report of recorded evidence takes, in seconds: mostly starting its own Python."""
-
-REPLAYED_S = 25.0
-STEPS = 14
-"""With code: loading torch, and about so many runs of the step."""
 
 
 class Sharing:
@@ -105,7 +99,7 @@ class Sharing:
                 "A report is being made, so no other was started. Wait for it, or press Stop."
             )
         path = Path(output or report_path(self.bundle)).expanduser().absolute()
-        expected = self._store.state.report.expected
+        expected = report_takes(self._store.state)
         self._report = ReportProcess(Path(self.bundle.path), path, self._code_options())
         started = Report("running", str(path), "", time.monotonic(), expected)
         self._store.dispatch(a.ReportChanged(started))
@@ -145,7 +139,7 @@ class Sharing:
 
     def _reported(self, status: str, text: str, took: float | None = None) -> None:
         report = self._store.state.report
-        after = Report(status, report.path, text, report.started, took or report.expected)
+        after = Report(status, report.path, text, report.started, report.expected, took)
         self._store.dispatch(a.ReportChanged(after))
 
     def _code_options(self) -> tuple[str, ...]:
@@ -192,8 +186,7 @@ def with_notes(bundle: Any, state: State) -> State:
     """The state with the notes beside the bundle, and with where a report would go."""
     from dataclasses import replace
 
-    taking = RECORDED_S if not state.trust.given else REPLAYED_S + STEPS * (state.takes or 0.0)
-    state = replace(state, report=Report(path=report_path(bundle), expected=taking))
+    state = replace(state, report=Report(path=report_path(bundle)))
     try:
         return replace(state, notes=read_notes(bundle))
     except WorkbenchError as error:

@@ -248,7 +248,8 @@ class Report:
         path: The file.
         text: What went wrong, in words.
         started: When, on the monotonic clock.
-        expected: Seconds that it takes here.
+        expected: Seconds that it takes here, as it was said beforehand.
+        took: Seconds that one took that was made here.
     """
 
     status: str = ""
@@ -256,6 +257,7 @@ class Report:
     text: str = ""
     started: float = 0.0
     expected: float | None = None
+    took: float | None = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from workbench.widgets.state import ORIGINAL, Counts, Run, StageView, State
 
 TRACE_SECONDS = 4.0
 DIAGNOSIS_STEPS = 12
+REPORT_SECONDS = 15.0
 
 
 def stage_words(stage: str) -> str:
@@ -44,6 +45,15 @@ def seconds(value: float | None) -> str:
 def diagnosis_takes(state: State) -> float:
     """Seconds that a diagnosis takes here: a traced replay, and one replay a counterfactual."""
     return TRACE_SECONDS + DIAGNOSIS_STEPS * (state.facts.seconds or 0.0) + (state.takes or 0.0)
+
+
+def report_takes(state: State) -> float:
+    """Seconds that a report takes here; without code it is mostly starting its own Python."""
+    if state.report.took is not None:
+        return state.report.took
+    if not state.trust.given:
+        return REPORT_SECONDS
+    return REPORT_SECONDS + diagnosis_takes(state)
 
 
 def run_result(run: Run) -> str:
