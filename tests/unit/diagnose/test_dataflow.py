@@ -295,3 +295,22 @@ def test_independent_origins_are_reported_in_order() -> None:
         ("sqrt", "sqrt_of_negative"),
         ("log", "log_of_zero"),
     ]
+
+
+class ReadsItsStatistics(nn.Module):
+    """A loss over a running variance that this very step's batch made infinite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.norm(x)
+        return self.norm.weight * self.norm.running_var.clone()
+
+
+def test_batch_norm_writes_its_statistics_though_its_schema_does_not_say_so() -> None:
+    batch = torch.tensor([[3e38, 1.0], [1e38, 2.0], [2e38, 4.0]])
+    kind, op, stage, _ = first(analysis_of(ReadsItsStatistics(), batch, loss=summed))
+    assert (kind, stage) == ("birth", "forward")
+    assert op == "native_batch_norm"
