@@ -16,6 +16,8 @@ from workbench.replay.trace_plan import plan_of
 
 MOST_RUNS = 2_000
 """Runs of the computation that shrinking may take."""
+MOST_INDICES = 3_000_000
+"""Indices that all subsets tried may have together: a sum of 65,000 ones is as small as it gets."""
 
 Group = tuple[tuple[str, int], ...]
 """Dimensions of inputs, as (tensor, dimension), that are cut in the same places."""
@@ -88,6 +90,7 @@ class _Search:
         self.best = computation
         self.still = still
         self.runs = 0
+        self.indices = 0
         self.ran_at_all = False
 
     def fails(self, tensors: Tensors) -> bool:
@@ -110,12 +113,19 @@ class _Search:
 
     def _cut(self, group: Group, size: int) -> bool:
         self.ran_at_all = False
+        whole = self.best.tensors
         everything = [str(i) for i in range(size)]
 
         def probe(kept: Subset) -> bool:
             if not kept:
                 return False
-            return self.fails(_kept(self.best.tensors, group, kept))
+            self.indices += len(kept)
+            if self.indices > MOST_INDICES:
+                raise OutOfProbes
+            failed = self.fails(_kept(whole, group, kept))
+            if failed and len(kept) < _size(self.best.tensors, group):
+                self.best = self.best.with_tensors(_kept(whole, group, kept))
+            return failed
 
         half = size // 2
         ends = [everything[:half], everything[half:], everything[1:], everything[:-1]]
@@ -124,7 +134,7 @@ class _Search:
         found = ddmin(everything, frozenset(everything), Probes(probe, MOST_RUNS))
         if len(found) == size:
             return False
-        self.best = self.best.with_tensors(_kept(self.best.tensors, group, found))
+        self.best = self.best.with_tensors(_kept(whole, group, found))
         return True
 
 
