@@ -185,7 +185,7 @@ class Taking:
         name = self._known.get(id(tensor))
         if name is None:
             if tensor.layout is not torch.strided:
-                raise _cannot_hold(f"tensor of layout {tensor.layout}")
+                raise _cannot_hold(f"a tensor of layout {tensor.layout}")
             name = f"{prefix}{len(self.tensors)}"
             self.tensors[name] = tensor.detach()
             self._known[id(tensor)] = name
@@ -210,7 +210,7 @@ class Taking:
             return None
         if value is None or value is Ellipsis or isinstance(value, _PLAIN):
             return value
-        raise _cannot_hold(f"argument of type '{type(value).__name__}'")
+        raise _cannot_hold(f"an argument of type '{type(value).__name__}'")
 
 
 _PLAIN = (
@@ -228,7 +228,7 @@ _PLAIN = (
 
 def _cannot_hold(what: str) -> CannotRunError:
     return CannotRunError(
-        f"The computation has an {what}, which a script that needs torch only cannot hold, so no "
+        f"The computation has {what}, which a script that needs torch only cannot hold, so no "
         "repro was written. The bundle itself still replays the step."
     )
 

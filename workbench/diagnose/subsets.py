@@ -134,7 +134,7 @@ def ddmin(elements: Sequence[str], start: Subset, probe: Test) -> Subset:
         if reduced is not None:
             current, parts = reduced, 2
             continue
-        without = ([e for e in current if e not in set(c)] for c in chunks)
+        without = ([e for e in current if e not in chunk] for chunk in map(frozenset, chunks))
         reduced = next((w for w in without if w and probe(frozenset(w))), None)
         if reduced is not None:
             current, parts = reduced, max(parts - 1, 2)
