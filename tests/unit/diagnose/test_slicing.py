@@ -157,6 +157,7 @@ def test_independent_origins_are_all_reported_in_order() -> None:
 
 
 def test_a_tensor_learning_rate_and_foreach_lists_are_followed() -> None:
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     optimizer = torch.optim.Adam(model.parameters(), 1e-3, foreach=True)
     with torch.no_grad():
