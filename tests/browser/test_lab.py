@@ -239,8 +239,8 @@ def test_the_theme_is_followed_without_a_run(page_and_seen):
     page.wait_for_function(f"() => ({COLOUR})() === 'rgb(168, 32, 13)'", timeout=LONG)
 
 
-# A known fault, to be mended: the page is told of a chart before plotly's own code for it has run,
-# and says so in its console; the chart is drawn all the same (tested above).
+# A known fault, to be mended: a chart that is changed by a change of theme says this in the page's
+# console. Why is not known; the charts are drawn (tested above).
 CHART_STATE = "Error setting state: Cannot read properties of undefined (reading '"
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from workbench.checkpoints.layout import Checkpoint
 from workbench.checkpoints.stored import StoredNumber, StoredTensor
 from workbench.errors import CheckpointError
+from workbench.evidence.safetensors_file import read_into
 from workbench.numerics.counts import Counts, all_finite, count
 
 PIECE: Final = 32 * 2**20
@@ -163,7 +164,7 @@ def _look_at(
         while left:
             size = min(left, PIECE)
             piece = buffer[:size]
-            if not _fill(file, piece.numpy().data):
+            if read_into(file, piece.numpy().data) != size:
                 raise CheckpointError(
                     f"The checkpoint file {str(stored.file)!r} ends within the tensor "
                     f"{stored.name[:200]!r}, so it was cut off. Get a fresh copy."
@@ -203,13 +204,3 @@ def _bad(result: ScanResult, entry: BadEntry) -> None:
 
 def _add(a: Counts, b: Counts) -> Counts:
     return Counts(a.nan + b.nan, a.pos_inf + b.pos_inf, a.neg_inf + b.neg_inf, a.finite + b.finite)
-
-
-def _fill(file: Any, view: memoryview) -> bool:
-    done = 0
-    while done < len(view):
-        got = file.readinto(view[done:])
-        if not got:
-            return False
-        done += got
-    return True

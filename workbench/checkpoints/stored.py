@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -276,7 +277,7 @@ def _tensor(
     if not isinstance(offset, int) or len(shape) != len(strides):
         return None
     begins, size = storages[str(where[2])]
-    elements = _product(shape)
+    elements = math.prod(shape)
     span = 0 if elements == 0 else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     start, length = offset * dtype.itemsize, span * dtype.itemsize
     if offset < 0 or start + length > size:
@@ -293,10 +294,3 @@ def _size(value: Any) -> tuple[int, ...] | None:
     if isinstance(value, list | tuple) and all(isinstance(n, int) and n >= 0 for n in value):
         return tuple(value)
     return None
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product

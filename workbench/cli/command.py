@@ -14,7 +14,23 @@ SECTIONS = ("Look", "Run", "Share", "Keep", "Development")
 """The five groups of the help, in order."""
 
 
-class Command(click.Command):
+class _InSection(click.Command):
+    """A command with a place in the help, whose stdout is kept for its facts."""
+
+    def __init__(self, *args: Any, section: str, order: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if section not in SECTIONS:
+            raise ValueError(section)
+        self.section = section
+        self.order = order
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command with stdout kept for its facts."""
+        with output.facts_only():
+            return super().invoke(ctx)
+
+
+class Command(_InSection):
     """A command that belongs to a section of the help.
 
     Args:
@@ -24,20 +40,11 @@ class Command(click.Command):
     """
 
     def __init__(self, *args: Any, section: str, order: int, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if section not in SECTIONS:
-            raise ValueError(section)
-        self.section = section
-        self.order = order
+        super().__init__(*args, section=section, order=order, **kwargs)
         self.params.append(debug_option())
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command with stdout kept for its facts."""
-        with output.facts_only():
-            return super().invoke(ctx)
 
-
-class CommandGroup(click.Group):
+class CommandGroup(_InSection, click.Group):
     """A command with commands of its own, in a section of the help.
 
     Args:
@@ -46,22 +53,10 @@ class CommandGroup(click.Group):
         **kwargs: Those of ``click.Group``.
     """
 
-    def __init__(self, *args: Any, section: str, order: int, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if section not in SECTIONS:
-            raise ValueError(section)
-        self.section = section
-        self.order = order
-
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         """Add a command; each has ``--debug``."""
         cmd.params.append(debug_option())
         super().add_command(cmd, name)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command with stdout kept for its facts."""
-        with output.facts_only():
-            return super().invoke(ctx)
 
 
 class LazyGroup(click.Group):

@@ -157,7 +157,7 @@ class SafetensorsFile:
         if end > start:
             self._file.seek(self.data_start + start)
             view = t.reshape(-1).view(torch.uint8).numpy().data
-            if _read_into(self._file, view) != end - start:
+            if read_into(self._file, view) != end - start:
                 raise self._damaged("it ends before its data does")
         return t
 
@@ -201,7 +201,8 @@ def _naturals(value: Any) -> TypeGuard[list[int]]:
     )
 
 
-def _read_into(file: io.RawIOBase | io.BufferedIOBase, view: memoryview) -> int:
+def read_into(file: io.RawIOBase | io.BufferedIOBase, view: memoryview) -> int:
+    """Read until a view is full or the file ends; how many bytes were read."""
     done = 0
     while done < len(view):
         got = file.readinto(view[done:])
