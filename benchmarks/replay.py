@@ -14,17 +14,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
-import json
-import os
-import platform
 import random
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from measuring import Run, Tables, facts, interleaved
+from models import Transformer
 from torch import nn
 
 from workbench.diagnose.boundaries import blocks
@@ -38,58 +34,7 @@ from workbench.replay.trace_focus import tensors_in
 from workbench.step import TrainingStep
 from workbench.step.state import capture_state
 
-Run = Callable[[], Any]
-
-
 # -- models -----------------------------------------------------------------------------------
-
-
-class Attention(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads, self.qkv, self.out = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
-
-    def forward(self, x):
-        b, t, c = x.shape
-        q, k, v = (
-            y.view(b, t, self.heads, c // self.heads).transpose(1, 2)
-            for y in self.qkv(x).split(c, dim=2)
-        )
-        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(y.transpose(1, 2).reshape(b, t, c))
-
-
-class Block(nn.Module):
-    """A transformer block; ``bad`` makes it the one where NaN is born."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = Attention(width, heads)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-        self.bad = False
-
-    def forward(self, x):
-        x = x + self.attention(self.norm1(x))
-        if self.bad:
-            x = x + torch.log(x * 0.0 - 1.0)
-        return x + self.mlp(self.norm2(x))
-
-
-class Transformer(nn.Module):
-    def __init__(self, layers: int, width: int, heads: int, vocabulary: int = 1000) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
-
-    def forward(self, x):
-        x = self.embedding(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
 
 
 class Tiny(nn.Module):
@@ -161,34 +106,6 @@ def replay_of(step: Benchmarked) -> Replay:
     recorded = Conditions(threads=torch.get_num_threads())
     complete = dict.fromkeys(("forward_loss", "backward", "update"), "complete")
     return Replay.from_source(Source(step, state, recorded, kind="captured", completeness=complete))
-
-
-# -- measuring --------------------------------------------------------------------------------
-
-
-def interleaved(variants: dict[str, Run], rounds: int, base: str) -> list[dict[str, Any]]:
-    """Time variants in shuffled order, round by round, and relate each to the base."""
-    times: dict[str, list[float]] = {name: [] for name in variants}
-    for number in range(rounds + 1):
-        order = list(variants)
-        random.shuffle(order)
-        for name in order:
-            started = time.perf_counter()
-            variants[name]()
-            if number:  # the first round warms up
-                times[name].append(time.perf_counter() - started)
-    rows = []
-    for name, own in times.items():
-        ratios = [a / b for a, b in zip(own, times[base], strict=True)]
-        rows.append(
-            {
-                "variant": name,
-                "ms": min(own) * 1e3,
-                "med": statistics.median(ratios),
-                "min": min(own) / min(times[base]),
-            }
-        )
-    return rows
 
 
 # -- tables -----------------------------------------------------------------------------------
@@ -354,22 +271,7 @@ def statistics_table(elements: int, dtype: torch.dtype, rounds: int) -> list[dic
     return interleaved(variants, rounds, "sum")
 
 
-# -- printing ---------------------------------------------------------------------------------
-
-
-def processor() -> str:
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123
-        for line in lines:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def show(title: str, rows: list[dict[str, Any]]) -> None:
-    print(f"\n{title}")
-    print(f"  {'':38}{'ms':>12}{'med':>9}{'min':>9}")
-    for row in rows:
-        print(f"  {row['variant']:38}{row['ms']:12.3f}{row['med']:9.3f}{row['min']:9.3f}")
+# -- the command -----------------------------------------------------------------------------
 
 
 def main() -> None:
@@ -385,42 +287,24 @@ def main() -> None:
     torch.manual_seed(0)
     random.seed(0)
     rounds = 2 if options.quick else options.rounds
-    facts = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "cpu": processor(),
-        "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "rounds": rounds,
-        "quick": options.quick,
-    }
-    tables: dict[str, list[dict[str, Any]]] = {}
-
-    def add(title: str, rows: list[dict[str, Any]]) -> None:
-        tables[title] = rows
-        if not options.json:
-            show(title, rows)
-
-    if not options.json:
-        print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    about = facts(rounds=rounds, quick=options.quick)
+    tables = Tables(about, options.json)
     if options.only in (None, "replay"):
         for name, step in models(options.quick).items():
             if options.model and name not in options.model:
                 continue
-            add(f"replay of forward and backward, {name}", replay_table(step, rounds))
+            tables.add(f"replay of forward and backward, {name}", replay_table(step, rounds))
     if options.only in (None, "bisect"):
         for layers in (4,) if options.quick else (24, 48):
             rows = bisect_table(layers, rounds, options.quick)
-            add(f"the first bad of {layers} blocks, over one forward", rows)
+            tables.add(f"the first bad of {layers} blocks, over one forward", rows)
     if options.only in (None, "statistics"):
         for elements in (10_000,) if options.quick else (10**6, 10**7, 10**8):
             for dtype in (torch.float32, torch.bfloat16, torch.float16):
                 name = str(dtype).removeprefix("torch.")
                 rows = statistics_table(elements, dtype, rounds)
-                add(f"statistics of {elements:,} elements of {name}, over one sum", rows)
-    if options.json:
-        print(json.dumps({"schema": "workbench.benchmark/1", "facts": facts, "tables": tables}))
+                tables.add(f"statistics of {elements:,} elements of {name}, over one sum", rows)
+    tables.end()
 
 
 if __name__ == "__main__":
