@@ -61,12 +61,26 @@ def _ledger(path: Path) -> Path:
     return found[0]
 
 
-def _records(path: Path) -> deque[dict[str, Any]]:
+def part_before(path: Path) -> Path:
+    """Where the older part of a ledger lies, if it has one."""
+    return path.with_name(path.name.removesuffix(".jsonl") + ".1.jsonl")
+
+
+def _tail(path: Path, most: int) -> tuple[bytes, bool]:
+    """The last bytes of a file, and whether they are all of it."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        file.seek(max(0, size - TAIL))
-        lines = file.read(TAIL).split(b"\n")
-    whole = lines if size <= TAIL else lines[1:]
+        file.seek(max(0, size - most))
+        return file.read(most), size <= most
+
+
+def _records(path: Path) -> deque[dict[str, Any]]:
+    data, all_of_it = _tail(path, TAIL)
+    if all_of_it and part_before(path).is_file():
+        before, all_of_it = _tail(part_before(path), TAIL - len(data))
+        data = before + data
+    lines = data.split(b"\n")
+    whole = lines if all_of_it else lines[1:]
     records: deque[dict[str, Any]] = deque()
     for number, line in enumerate(whole[:-1]):  # what follows the last newline was cut off
         if not line.strip():

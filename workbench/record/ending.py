@@ -77,6 +77,7 @@ def _record(
     recorder.guard("checkpoint states", lambda: _tell_checkpoints(recorder, session, trip))
     if trip is not None:
         session.settle(loss, None, any_updated(runner))
+        recorder.guard("ledger", recorder.ledger.sync)
         _freeze_first(recorder, trip, record)
         written = _write(recorder, session, runner, trip, alerts)
         _tell(recorder, session, runner, trip, written)

@@ -1,13 +1,17 @@
-"""The ledger: one L1 record per training step, append-only, flushed as it is written."""
+"""The ledger: one L1 record per training step, append-only, written at once."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import io
 import os
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from workbench.checkpoints.ledgers import part_before
 from workbench.numerics import jsonio
 
 FIELDS = (
@@ -25,56 +29,92 @@ FIELDS = (
 class Ledger:
     """Appends records to ``<directory>/<run_id>.ledger.jsonl`` and keeps the last ones.
 
+    A record is on its way to the disk in one write when ``append`` returns: a process that is
+    killed afterwards does not lose it. ``sync`` makes it last through a loss of power. Two runs of
+    one name append to the same file, each line whole.
+
     Args:
         directory: Where the ledger lies; made when it is missing.
         run_id: The run; a resumed run appends to its own ledger.
         window: How many records are kept in memory.
         suffix: Told apart from the ledgers of other ranks.
+        max_bytes: Most bytes of the file and of the one before it, ``<run_id>.ledger.1.jsonl``:
+            at half of them the file becomes the one before. 0 never begins a new file.
     """
 
-    def __init__(self, directory: Path, run_id: str, window: int, suffix: str = "") -> None:
+    def __init__(
+        self, directory: Path, run_id: str, window: int, suffix: str = "", max_bytes: int = 0
+    ) -> None:
         self.path = directory / f"{run_id}{suffix}.ledger.jsonl"
         self.recent: deque[dict[str, Any]] = deque(maxlen=max(1, window))
-        self._file: IO[str] | None = None
+        self.max_bytes = max_bytes
+        self._file: io.FileIO | None = None
 
     def append(self, record: dict[str, Any]) -> None:
-        """Write one record and flush it.
+        """Write one record.
 
         Raises:
             OSError: The file cannot be written.
         """
         self.recent.append(record)
-        line = jsonio.dumps(record) + "\n"
-        if self._file is None or self._is_gone(self._file):
-            self.close()
-            self._file = self._open()
+        line = (jsonio.dumps(record) + "\n").encode()
+        file = self._ready(len(line))
         try:
-            self._file.write(line)
-            self._file.flush()
+            written = file.write(line)
+            if written != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         except OSError:
-            self.close()  # what the disk did not take is not written again, half, later on
+            self.close()  # half a line ends here: the next one begins on a line of its own
             raise
 
-    def _open(self) -> IO[str]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = self.path.open("a", encoding="utf-8")
-        if _is_torn(self.path):  # a killed run, or a full disk, left half a line
-            file.write("\n")
-        return file
+    def sync(self) -> None:
+        """Have all records so far on the disk itself.
 
-    def _is_gone(self, file: IO[str]) -> bool:
-        """Whether the file was removed or replaced while it was open (a cleaned directory)."""
-        try:
-            return not os.path.samestat(os.fstat(file.fileno()), self.path.stat())
-        except OSError:
-            return True
+        Raises:
+            OSError: The disk did not take them.
+        """
+        if self._file is not None:
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file; a later append opens it again."""
         file, self._file = self._file, None
         if file is not None:
-            with suppress(OSError):  # closing tries once more what could not be written
+            with suppress(OSError):
                 file.close()
+
+    def _ready(self, more: int) -> io.FileIO:
+        if self._file is not None and self._is_gone(self._file):
+            self.close()
+        if self._file is None:
+            self._file = self._open()
+        size = os.fstat(self._file.fileno()).st_size  # another run may have written to it
+        if self.max_bytes and size and size + more > self.max_bytes // 2:
+            self._begin_anew(self._file)
+            self.close()
+            self._file = self._open()
+        return self._file
+
+    def _open(self) -> io.FileIO:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = io.FileIO(self.path, "a")
+        if _is_torn(self.path):  # a killed run, or a full disk, left half a line
+            file.write(b"\n")
+        return file
+
+    def _begin_anew(self, file: io.FileIO) -> None:
+        """Make the file the one before; under a lock, since another run may have done so."""
+        os.fsync(file.fileno())
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+        if not self._is_gone(file):
+            self.path.replace(part_before(self.path))
+
+    def _is_gone(self, file: io.FileIO) -> bool:
+        """Whether the file was removed or replaced while it was open (a cleaned directory)."""
+        try:
+            return not os.path.samestat(os.fstat(file.fileno()), self.path.stat())
+        except OSError:
+            return True
 
 
 def _is_torn(path: Path) -> bool:

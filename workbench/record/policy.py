@@ -70,6 +70,8 @@ class Policy:
             before the current update too, so that what shows only after it replays; 0 keeps none.
         recovery_bytes: Most memory the kept states may take.
         ledger_window: Records of the steps before an incident that go into its bundle.
+        ledger_bytes: Most bytes of a run's ledger: at half of them it becomes the part before,
+            which replaces an older one; 0 for no bound.
         alerts: When to make a bundle of kind ``alert``.
     """
 
@@ -83,6 +85,7 @@ class Policy:
     recovery_every: int = 0
     recovery_bytes: int = 2 * 2**30
     ledger_window: int = 200
+    ledger_bytes: int = 2**30
     alerts: Alerts = field(default_factory=Alerts)
 
     def __post_init__(self) -> None:
@@ -100,7 +103,7 @@ class Policy:
                 )
         for name in ("max_bundles", "max_bytes", "max_total_bytes", "recovery_bytes"):
             self._refuse_negative(name)
-        for name in ("deep_scan_every", "recovery_every", "ledger_window"):
+        for name in ("deep_scan_every", "recovery_every", "ledger_window", "ledger_bytes"):
             self._refuse_negative(name)
 
     def _refuse_negative(self, name: str) -> None:

@@ -105,7 +105,8 @@ class Recorder:
         self.rank, self.world = _ranks()
         self.agree: Agree = alone
         suffix = f".rank{self.rank:05d}" if self.world > 1 else ""
-        self.ledger = Ledger(self.directory, self.run_id, self.policy.ledger_window, suffix)
+        kept = (self.policy.ledger_window, suffix, self.policy.ledger_bytes)
+        self.ledger = Ledger(self.directory, self.run_id, *kept)
         self.ring = RecoveryRing(self.policy.recovery_every, self.policy.recovery_bytes)
         self.scan = UpdateScan(model, self.policy.deep_scan_every)
         self.monitor = AlertMonitor(self.policy.alerts)
@@ -259,7 +260,12 @@ class Recorder:
             Exception: The user's own exception, the same object, with a note.
         """
         gate = runner.at_gradient_gate if at_gate is None else at_gate
-        self.guard("record", lambda: session.after_unit(outcome, runner, gate))
+        if outcome.status == "clean" and not gate and outcome.unit.stage != "forward":
+            session.outcomes.append(outcome)
+            if self.agree is alone:  # nobody else to ask, and nothing found here
+                return
+        else:
+            self.guard("record", lambda: session.after_unit(outcome, runner, gate))
         if outcome.exception is not None:
             self.fail(session, runner, outcome.unit, outcome.exception)
             raise outcome.exception

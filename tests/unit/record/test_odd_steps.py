@@ -1,12 +1,15 @@
 """What is rare must neither stop training nor cost the rest of the evidence."""
 
 import json
+import resource
+import signal
 
 import odd_steps as steps
 import pytest
 import torch
 
 from workbench import Policy, Recorder, Replay, open_bundle
+from workbench.checkpoints.ledgers import clean_steps_of
 from workbench.evidence.records import Missing
 from workbench.record.ledger import Ledger
 from workbench.step import read_state
@@ -111,3 +114,41 @@ def test_a_bundle_that_the_disk_cut_short_is_named_and_says_it_is_unsealed(tmp_p
     assert not bundle.sealed
     assert bundle.completeness["forward_loss"] != "complete"
     assert any("No space left" in failure for failure in recorder.failures)
+
+
+def test_a_full_ledger_becomes_the_part_before_and_no_record_is_lost_on_the_way(tmp_path):
+    one, two = (Ledger(tmp_path, "r", 5, max_bytes=400) for _ in range(2))  # two runs of one name
+    for step in range(30):
+        (one, two)[step % 2].append({"step": step})
+    before = tmp_path / "r.ledger.1.jsonl"
+    assert before.stat().st_size + one.path.stat().st_size <= 400
+    text = before.read_text() + one.path.read_text()
+    steps = [json.loads(line)["step"] for line in text.splitlines()]
+    assert steps == list(range(steps[0], 30))
+    assert len(steps) >= 14
+    assert clean_steps_of(one.path).last_step == 29
+
+
+def test_an_incident_in_the_part_before_is_not_forgotten(tmp_path):
+    ledger = Ledger(tmp_path, "r", 5, max_bytes=100)
+    ledger.append({"step": 3, "first_bad_stage": "loss"})
+    ledger.append({"step": 4, "note": "x" * 40})
+    assert "first_bad" not in ledger.path.read_text()
+    assert clean_steps_of(tmp_path).last_incident == 3
+
+
+def test_a_full_disk_is_an_error_and_half_a_line_does_not_spoil_the_next(tmp_path):
+    ledger = Ledger(tmp_path, "r", 5)
+    ledger.append({"step": 0})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+        with pytest.raises(OSError):
+            ledger.append({"step": 1, "text": "x" * 40})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    ledger.append({"step": 2})
+    lines = ledger.path.read_text().splitlines()
+    assert (lines[0], lines[-1], len(lines)) == ('{"step":0}', '{"step":2}', 3)
