@@ -7,6 +7,7 @@ found. Whatever such a shortcut cannot prove finite is looked at in full, as in 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +24,14 @@ from workbench.step.stages import Unit
 if TYPE_CHECKING:
     from workbench.record.recorder import Recorder
     from workbench.record.session import Session
+
+
+_UNGATED = frozenset({"input", "forward", "update", "logging"})
+
+
+@lru_cache(maxsize=256)
+def _clean(unit: Unit) -> Outcome:
+    return Outcome(unit)
 
 
 class RecordingRunner(StepRunner):
@@ -46,11 +55,23 @@ class RecordingRunner(StepRunner):
         self._session = session
         self._total_norm: Tensor | None = None
         self._largest: list[Tensor | None] = []
+        self._summed: tuple[int, Tensor | None] = (0, None)
         self._clips_by_default = getattr(step, "max_grad_norm", None) is not None and not overrides(
             step, "clip"
         )
 
+    @property
+    def loss_value(self) -> Tensor | None:
+        """The total loss so far, added up once for each loss that joined it."""
+        number, total = self._summed
+        if number != len(self.values.losses):
+            total = StepRunner.loss_value.fget(self)  # type: ignore[attr-defined]
+            self._summed = (len(self.values.losses), total)
+        return total
+
     def _before(self, unit: Unit) -> None:
+        if unit.stage != "input":
+            return
         self._recorder.guard("random state", lambda: self._session.before_unit(unit))
 
     def _buffer_masks(self) -> dict[str, str]:
@@ -58,6 +79,8 @@ class RecordingRunner(StepRunner):
         return {} if self._session.snapshot is not None else super()._buffer_masks()
 
     def _gate(self, unit: Unit) -> Outcome:
+        if unit.stage in _UNGATED or (unit.stage == "backward" and len(self._batches) == 1):
+            return _clean(unit)
         outcome = self._recorder.guard("gate", lambda: self._cheap_gate(unit))
         return Outcome(unit) if outcome is None else outcome
 
@@ -126,6 +149,8 @@ class RecordingRunner(StepRunner):
         """Look at a share of parameters and optimizer state; False asks for the full gate."""
         if self._recorder.scans_update(self._session, self):
             self._session.seen_in_full = True
+            if self._session.takes_quick_scan and self._all_finite_at_once():
+                return True
             self._look_at_second_moments()
             self._masks_before = self._masks_now()
             return False
@@ -135,6 +160,14 @@ class RecordingRunner(StepRunner):
             return True
         self._masks_before = self._masks_now()
         return False
+
+    def _all_finite_at_once(self) -> bool:
+        """Look at everything an update may spoil of a small model, in one call for all of it."""
+        tensors: list[Tensor] = [parameter for _, parameter in named_parameters(self.model)]
+        tensors += gates.optimizer_state_values(self.optimizers)
+        tensors += gates.buffers_of(self.model)
+        # the snapshot was dropped before the update, so no copy-on-write sharing is ended here
+        return all_finite(tensors, in_place=True) and not gates.check_scale(self.scaler)
 
     def _look_at_second_moments(self) -> None:
         for name, least in gates.negative_second_moments(self.model, self.optimizers):

@@ -13,6 +13,7 @@ from workbench.record import soft
 from workbench.record.result import StepResult
 from workbench.record.trip import Trip
 from workbench.step.digests import bit_sums, loss_bits, rng_digest
+from workbench.step.domains import batch_fields
 from workbench.step.names import named_parameters
 from workbench.step.runner import Outcome
 from workbench.step.snapshots import Kept, keep
@@ -108,11 +109,12 @@ class Session:
 
     def look_at_batches(self, micro_batches: Sequence[Any]) -> None:
         """Fingerprint the batches and pass them through the soft gate."""
-        self.batch_fingerprint = soft.fingerprint(micro_batches)
-        self.batch_summary = soft.summarize(micro_batches)
+        fields = [batch_fields(batch) for batch in micro_batches]
+        self.batch_fingerprint = soft.fingerprint_fields(fields)
+        self.batch_summary = soft.summarize_fields(micro_batches, fields[0])
         if self.recorder.policy.input == "off":
             return
-        self._scan_batches(micro_batches, self.deep)
+        self._scan_batches(fields, self.deep)
 
     def look_deeper(self) -> None:
         """Scan the large batch fields too, once something in this step was unusual."""
@@ -120,12 +122,20 @@ class Session:
             return
         self.deep = True
         self.soft_gates = [gate for gate in self.soft_gates if gate["where"] != "batch"]
-        self._scan_batches(self.snapshot.micro_batches, True)
+        self._scan_batches([batch_fields(one) for one in self.snapshot.micro_batches], True)
 
-    def _scan_batches(self, micro_batches: Sequence[Any], deep: bool) -> None:
-        for micro_step, batch in enumerate(micro_batches):
-            found = soft.scan("batch", batch, deep)
+    def _scan_batches(self, batches: Sequence[soft.Named], deep: bool) -> None:
+        for micro_step, fields in enumerate(batches):
+            found = soft.scan_fields("batch", fields, deep)
             self.soft_gates += [entry | {"micro_step": micro_step} for entry in found]
+
+    @property
+    def takes_quick_scan(self) -> bool:
+        """Whether nothing of this step asks for more than the finiteness of its update."""
+        recorder = self.recorder
+        scan, every = recorder.scan, recorder.policy.deep_scan_every
+        due = every > 0 and self.step_index % every == 0
+        return not (self.keep_through_update or self.settled or self.deep or due or scan.hinted)
 
     def before_unit(self, unit: Unit) -> None:
         """Note random states before micro-steps."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -15,8 +16,12 @@ from workbench.step.domains import MOST_FIELDS, batch_fields
 
 ALWAYS = 1 << 18
 """Elements up to which a tensor is looked at in every step; larger ones in a deep scan."""
-_HASHED = 1 << 12
+_HASHED = 1 << 9
 """Elements of a tensor that go into the batch's fingerprint."""
+
+
+Named = Sequence[tuple[str, Tensor]]
+"""The fields of one batch, as ``batch_fields`` lists them."""
 
 
 def scan(where: str, tree: Any, deep: bool) -> list[dict[str, Any]]:
@@ -27,9 +32,14 @@ def scan(where: str, tree: Any, deep: bool) -> list[dict[str, Any]]:
         tree: The batch or the outputs of forward.
         deep: Whether large tensors are looked at too.
     """
+    return scan_fields(where, batch_fields(tree), deep)
+
+
+def scan_fields(where: str, fields: Named, deep: bool) -> list[dict[str, Any]]:
+    """List the non-finite ones among fields, as ``scan`` does."""
     named = [
         (name, t.detach())
-        for name, t in batch_fields(tree)
+        for name, t in fields
         if (t.is_floating_point() or t.is_complex()) and (deep or t.numel() <= ALWAYS)
     ]
     if all_finite(t for _, t in named):
@@ -62,8 +72,12 @@ def summarize(micro_batches: Sequence[Any]) -> dict[str, Any]:
     """
     if not micro_batches:
         return {"micro_batches": 0, "fields": {}, "scalars": {}}
-    named = batch_fields(micro_batches[0])
-    fields = {name: f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for name, t in named}
+    return summarize_fields(micro_batches, batch_fields(micro_batches[0]))
+
+
+def summarize_fields(micro_batches: Sequence[Any], named: Named) -> dict[str, Any]:
+    """Summarise micro-batches, of which the first has these fields, as ``summarize`` does."""
+    fields = {name: _shape(t.dtype, t.shape) for name, t in named}
     scalars: dict[str, float | int] = {
         name: t.item()
         for name, t in named
@@ -84,13 +98,23 @@ def fingerprint(micro_batches: Sequence[Any]) -> str:
     Not a digest of every element: reading a large batch in full at every step would cost more than
     it tells. A bundle has the full digests.
     """
+    return fingerprint_fields([batch_fields(batch) for batch in micro_batches])
+
+
+def fingerprint_fields(batches: Sequence[Named]) -> str:
+    """Digest the fields of batches, as ``fingerprint`` does."""
     total = hashlib.sha256()
-    for batch in micro_batches:
-        for name, t in batch_fields(batch):
-            total.update(f"{name}|{t.dtype}|{tuple(t.shape)}|".encode())
-            if t.layout is torch.strided and t.device.type == "cpu" and t.numel():
+    for named in batches:
+        for name, t in named:
+            total.update(f"{name}|{_shape(t.dtype, t.shape)}|".encode())
+            if t.is_cpu and t.layout is torch.strided and t.numel():
                 total.update(_sample(t.detach()))
     return f"sampled:{total.hexdigest()[:32]}"
+
+
+@lru_cache(maxsize=4096)
+def _shape(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
 
 
 def _sample(t: Tensor) -> bytes:

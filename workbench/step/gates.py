@@ -91,6 +91,9 @@ def _describe(kind: SinkKind, name: str, tensor: Tensor, counts: Counts) -> BadT
 
 def check_loss(loss: Tensor, components: Mapping[str, Tensor]) -> tuple[BadTensor, ...]:
     """Gate the loss and its named components (a component is listed before the total)."""
+    plain = not components and type(loss) is torch.Tensor and loss.dim() == 0
+    if plain and loss.is_floating_point() and math.isfinite(loss.item()):
+        return ()
     named = [(f"loss.{name}", value) for name, value in components.items()]
     bad = _bad("loss", [*named, ("loss", loss)])
     if bad and bad[-1].name != "loss":  # components that cancel out never reach the loss
@@ -213,7 +216,7 @@ _NARROW = frozenset({torch.float16, torch.bfloat16})
 
 def check_norm(norm: Tensor | float | None) -> tuple[BadTensor, ...]:
     """Gate the total gradient norm that clipping used."""
-    if norm is None:
+    if norm is None or (isinstance(norm, float) and math.isfinite(norm)):
         return ()
     return _bad("grad_norm", [("grad_norm", torch.as_tensor(norm))])
 
@@ -252,6 +255,18 @@ def optimizer_state_tensors(
                     if isinstance(value, torch.Tensor)
                 ]
     return found
+
+
+def optimizer_state_values(optimizers: Sequence[Optimizer]) -> list[Tensor]:
+    """Every tensor with dimensions in the optimizers' per-parameter state; names left out."""
+    return [
+        value
+        for optimizer in optimizers
+        for entries in optimizer.state.values()
+        if isinstance(entries, dict)
+        for value in entries.values()
+        if isinstance(value, torch.Tensor) and value.dim()
+    ]
 
 
 def buffer_masks(model: nn.Module) -> dict[str, str]:

@@ -44,6 +44,7 @@ _INTERNAL = frozenset(nn.Module().__dict__) | {
 }
 _MUTABLE = (list, dict, deque, np.ndarray)
 _SCALARS = frozenset(SCALARS)
+_NO_EXTRA_STATE = nn.Module.get_extra_state
 
 
 @dataclass(frozen=True)
@@ -113,18 +114,23 @@ class ModelSnapshot:
         self._kept: dict[int, Kept] = {}
         self._requires_grad: dict[int, bool] = {}
         self._failed: dict[int, str] = {}
-        self._seen = [self._look(path, module) for path, module in walk(model)]
+        with torch.no_grad():
+            self._seen = [self._look(path, module) for path, module in walk(model)]
 
     def _look(self, path: str, module: nn.Module) -> _Seen:
-        attributes = {k: v for k, v in module.__dict__.items() if k not in _INTERNAL}
+        attributes = module.__dict__.copy()
+        for name in _INTERNAL & attributes.keys():
+            del attributes[name]
         for name, value in attributes.items():
             kind = type(value)
-            if kind in _SCALARS or (kind is tuple and all(type(v) in _SCALARS for v in value)):
+            if kind in _SCALARS or (kind is tuple and _SCALARS.issuperset(map(type, value))):
                 continue
             if kind in _MUTABLE or isinstance(value, tuple):
                 attributes[name] = snapshot_tree(value) if plain(value) else None
             elif isinstance(value, Tensor):
                 self._keep(value)
+        if not module._parameters and not module._buffers:
+            return _Seen(path, module, attributes, {}, {}, module.training, _extra_state(module))
         parameters = module._parameters.copy()
         buffers = module._buffers.copy()
         for tensor in (*parameters.values(), *buffers.values()):
@@ -237,7 +243,7 @@ def _stored(value: Any) -> bool:
 
 
 def _extra_state(module: nn.Module) -> Any:
-    if type(module).get_extra_state is nn.Module.get_extra_state:
+    if type(module).get_extra_state is _NO_EXTRA_STATE:
         return None
     value = module.get_extra_state()
     return snapshot_tree(value) if plain(value) else None

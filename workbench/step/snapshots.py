@@ -41,11 +41,22 @@ class Kept(NamedTuple):
     storage: int
 
 
+_PLAIN = frozenset({Tensor, nn.Parameter})
+
+
 def keep(t: Tensor) -> Kept:
     """Take a snapshot of a tensor: copy-on-write, or a real copy where torch refuses.
 
     Refused are tensors over shared memory, numpy arrays and mapped files, and sparse tensors.
     """
+    if type(t) in _PLAIN:
+        # without grad mode a copy-on-write clone of a leaf needs no detaching first
+        if t.requires_grad and (torch.is_grad_enabled() or not t.is_leaf):
+            t = t.detach()
+        try:
+            return Kept(torch._lazy_clone(t), "cow", t.untyped_storage()._cdata)
+        except (RuntimeError, NotImplementedError):
+            pass
     local = getattr(t, "to_local", None)
     if local is not None:
         t = local()

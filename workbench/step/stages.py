@@ -7,6 +7,7 @@ A stage is where in a step something happens, by what is done, not by who calls 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, get_args
 
 Stage = Literal[
@@ -48,6 +49,7 @@ class Unit:
     micro_step: int = 0
 
 
+@lru_cache(maxsize=64)
 def plan(phases: tuple[str, ...], micro_steps: int) -> tuple[Unit, ...]:
     """List the units of one step in the order they are executed.
 
