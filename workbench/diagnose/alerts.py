@@ -121,7 +121,7 @@ def _traced(
     for one in calm:
         say(f"Replaying calm step {number(one.step)}")
         try:
-            trace = Replay.from_source(one.source).trace(until="logging")
+            trace = Replay.from_source(one.source).trace(until="logging", exponents=False)
             traces.append(Measured(trace, _weights(one.source.state, groups)))
         except WorkbenchError as error:
             found.limits.append(f"Calm step {number(one.step)} could not be replayed: {error}")

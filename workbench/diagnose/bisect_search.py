@@ -330,7 +330,7 @@ class Search:
 
     def _full_trace(self) -> None:
         self.say("Tracing every op")
-        trace: Trace = self.replay.trace()
+        trace: Trace = self.replay.trace(exponents=False)
         total = len(trace.graph)
         self.prober.note("op trace of the whole step", f"{total:,} of {total:,} ops looked at")
         self.result.used_full_trace, self.result.looked_at = True, (total, total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from workbench.replay.session import Session
 
 Data = dict[str, Any]
+_ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,15 @@ class Task:
 
 
 def run_task(task: Task) -> Data:
-    """Run one cell in this process; whatever stops it becomes its result."""
+    """Run one cell in this process; whatever stops it becomes its result.
+
+    One at a time: conditions are settings of the whole process, and so is the state of random
+    numbers, so that two cells in two threads would run under a mixture.
+    """
     try:
-        replay = Replay(task.bundle, step=task.step, trust=task.trust)
-        return run_cell(replay, task.arguments, lambda event: None)
+        with _ONE_AT_A_TIME:
+            replay = Replay(task.bundle, step=task.step, trust=task.trust)
+            return run_cell(replay, task.arguments, lambda event: None)
     except WorkbenchError as error:
         return stopped("error", str(error))
     except Exception as error:  # noqa: BLE001 - user code may raise anything; the table says so
@@ -168,7 +175,7 @@ def bad_masks(session: Session) -> Packed | None:
 
 def _origin(replay: Replay, conditions: Conditions) -> Data | None:
     """The origin by one traced run: a hint where the failure does not survive being traced."""
-    trace = replay.trace(conditions=conditions)
+    trace = replay.trace(conditions=conditions, exponents=False)
     origins = slice_trace(trace, starts_of(trace)).origins
     if not origins:
         return None

@@ -167,7 +167,7 @@ def _trace_departure(replay: Replay, states: list[StepState], found: Departure) 
     state = next(s for s in states if s.step_index == found.step)
     source = replace(replay.source, state=state, kind="captured", first_bad=None, bundle=None)
     earlier = Replay.from_source(source)
-    trace = earlier.trace(until="logging")
+    trace = earlier.trace(until="logging", exponents=False)
     index = _writer(trace, found.parameter)
     if index is None or not _made_by_update(trace, index, state, found.parameter):
         return None

@@ -103,7 +103,7 @@ def minimize(
     replay = Replay(bundle, step=step, trust=trust)
     original = replay.nearest
     say("Tracing every op")
-    trace = replay.trace(conditions=original)
+    trace = replay.trace(conditions=original, exponents=False)
     analysis = analyse(trace, lambda keep: replay.trace(keep=keep, conditions=original))
     if not analysis.origins and not analysis.absorbed:
         raise CannotRunError(
@@ -182,7 +182,7 @@ def _fails_with(replay: Replay, analysis: Analysis, samples: tuple[int, ...]) ->
             return False
     conditions = replay.nearest.replace(keep_samples=samples)
     try:
-        trace = replay.trace(conditions=conditions)
+        trace = replay.trace(conditions=conditions, exponents=False)
         if analysis.origins:
             found = slice_trace(trace, starts_of(trace)).origins
             names = {_name(trace.graph, o) for o in found}

@@ -45,7 +45,7 @@ def counterfactual(replay: Replay, arguments: Mapping[str, Any], say: Say) -> Da
     name = str(arguments.get("intervention") or "")
     original = replay.nearest
     say("Tracing every op")
-    trace = replay.trace(conditions=original)
+    trace = replay.trace(conditions=original, exponents=False)
     analysis = analyse(trace, lambda keep: replay.trace(keep=keep, conditions=original))
     rows = run_counterfactuals(replay, analysis, say, only=name)
     if not rows:

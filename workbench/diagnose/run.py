@@ -126,7 +126,7 @@ def _without_scale(replay: Replay, analysis: Analysis, progress: Progress) -> An
     if bad is not None:
         conditions = replay.nearest.replace(scale=1.0)
         progress("Tracing the step without the loss scale")
-        trace = replay.trace(conditions=conditions)
+        trace = replay.trace(conditions=conditions, exponents=False)
         trace.sinks = trace.sinks or trace.skips
         analysis = analyse(trace, lambda keep: replay.trace(keep=keep, conditions=conditions))
     analysis.counterfactuals = [row]

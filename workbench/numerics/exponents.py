@@ -11,12 +11,17 @@ import torch
 from torch import Tensor
 
 from workbench.numerics.dense import (
+    CHUNK,
     NATIVE,
+    PLAIN,
     Array,
+    as_array,
     chunks,
     dense_order,
     float_arrays,
     local_values,
+    scratch,
+    without_history,
 )
 
 # dtype that values are looked at in -> (integers of its size, mantissa bits, exponent mask, bias)
@@ -24,6 +29,8 @@ _LAYOUT: Final = {
     torch.float32: (torch.int32, 23, 0xFF, 127),
     torch.float64: (torch.int64, 52, 0x7FF, 1023),
 }
+_QUICK: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_INFINITE, _BIAS = _LAYOUT[torch.float32][2:]
 
 
 class Exponents(NamedTuple):
@@ -47,6 +54,31 @@ def exponents(t: Tensor) -> Exponents | None:
     Returns:
         None where no element is finite and not zero, and for tensors without floating values.
     """
+    if t.dtype in _QUICK and t.is_cpu and type(t) in PLAIN and t.layout is torch.strided:
+        # The path of nearly every row of a trace, so without the questions asked below.
+        t = without_history(t)
+        if 0 < t.numel() <= CHUNK:
+            found = _quick(as_array(t if t.dtype is torch.float32 else t.float()).ravel("K"))
+            if found is not None:
+                return found
+    return _any(t)
+
+
+def _quick(array: Array) -> Exponents | None:
+    """The exponents of at most ``CHUNK`` finite float32 values without zeros; None of others."""
+    size = np.abs(array, out=scratch.sizes[array.dtype][: array.size])
+    least = float(np.minimum.reduce(size))
+    if not least > 0.0:
+        return None
+    # the sign is gone, so what is left above the mantissa is the exponent alone
+    counts = np.bincount(np.right_shift(size.view(np.int32), 23)).tolist()
+    if len(counts) > _INFINITE:
+        return None
+    low = max(math.frexp(least)[1] - 1 + _BIAS, 0)
+    return Exponents(low - _BIAS, tuple(counts[low:]), least)
+
+
+def _any(t: Tensor) -> Exponents | None:
     values = local_values(t)
     if values is None or values.numel() == 0 or values.is_quantized:
         return None
@@ -76,11 +108,14 @@ def _parts(values: Tensor, wide: torch.dtype) -> Iterator[tuple[Array, float]]:
 def _cpu_part(array: Array, wide: torch.dtype) -> tuple[Array, float]:
     _, mantissa, mask, _ = _LAYOUT[wide]
     whole = np.int64 if wide is torch.float64 else np.int32
-    size = np.abs(array)
+    size = np.abs(array, out=scratch.sizes[array.dtype][: array.size])
+    least = float(np.minimum.reduce(size))
     # the sign is gone, so what is left above the mantissa is the exponent alone
     places: Array = np.right_shift(size.view(whole), mantissa)
     counts = np.bincount(places, minlength=mask + 1)
     counts[mask] = 0  # what is not finite is counted elsewhere
+    if 0.0 < least < math.inf:
+        return counts, least
     if counts[0]:
         counts[0] -= size.size - np.count_nonzero(size)
     filled = np.flatnonzero(counts)

@@ -140,6 +140,7 @@ def trace_step(
     before: Callable[[], None] | None = None,
     micro_batches: Sequence[Any] = (),
     stop_when_bad: bool = True,
+    exponents: bool = True,
 ) -> Trace:
     """Run the rest of a step that was begun and trace it.
 
@@ -150,11 +151,13 @@ def trace_step(
         before: Called right before the first unit, inside the trace's set-up: restores the RNG.
         micro_batches: The step's micro-batches, to name them as leaves.
         stop_when_bad: Whether to stop at the first gate that trips, as a recorder that raises does.
+        exponents: Whether the ranges say how magnitudes are spread over binary exponents.
 
     Returns:
         The trace. An exception of the user's code ends the step and is described in it.
     """
-    return Tracer(runner, keep, micro_batches).run(until, before, stop_when_bad)
+    tracer = Tracer(runner, keep, micro_batches, exponents=exponents)
+    return tracer.run(until, before, stop_when_bad)
 
 
 class Tracer:
@@ -165,6 +168,7 @@ class Tracer:
         keep: Numbers of events whose real arguments are kept.
         micro_batches: The step's micro-batches, to name them as leaves.
         looks: Says by module and stage of which events the tensors are looked at; None: of all.
+        exponents: Whether the ranges say how magnitudes are spread over binary exponents.
     """
 
     def __init__(
@@ -173,13 +177,14 @@ class Tracer:
         keep: Collection[int],
         micro_batches: Sequence[Any],
         looks: Callable[[str, str], bool] | None = None,
+        exponents: bool = False,
     ) -> None:
         self.runner = runner
         self.context = StepContext()
         self.log = StorageLog()
         self.calls = CallMode()
         self.mode = TraceMode(self.context, self.log, self.calls, keep, looks)
-        self.layers = Layers(self.context, self.log, self.mode.events)
+        self.layers = Layers(self.context, self.log, self.mode.events, exponents)
         self.trace = Trace(self.mode.events, self.layers.rows, kept=self.mode.kept)
         _name_leaves(self.log, runner, micro_batches)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from workbench.replay.trace_plan import OpPlan
 
 Named = tuple[str, Tensor]
 MAX_SAMPLES = 64
-_DTYPE_NAMES: dict[torch.dtype, str] = {}
 _MASK_SCAN_LIMIT = 64_000_000
 """Elements above which positions of non-finite values are not listed."""
 
@@ -78,13 +77,20 @@ def cloned(value: Any) -> Any:
     return value
 
 
+class _DtypeNames(dict[torch.dtype, str]):
+    """Names of dtypes without ``torch.``, each made once."""
+
+    def __missing__(self, dtype: torch.dtype) -> str:
+        name = self[dtype] = str(dtype).removeprefix("torch.")
+        return name
+
+
+DTYPE_NAMES: Final = _DtypeNames()
+
+
 def dtype_text(tensor: Tensor) -> str:
     """A tensor's dtype without ``torch.``."""
-    dtype = tensor.dtype
-    name = _DTYPE_NAMES.get(dtype)
-    if name is None:
-        name = _DTYPE_NAMES[dtype] = str(dtype).removeprefix("torch.")
-    return name
+    return DTYPE_NAMES[tensor.dtype]
 
 
 def as_float(value: float) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from workbench.numerics.collected import Late
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from workbench.replay.trace_storage import Triple
 
 _FINITE: Triple = (0, 0, 0)
+MOST_UPSTREAM: Final = 6
+_MOST_STEPS: Final = 200
 
 
 @dataclass(slots=True)
@@ -204,7 +208,7 @@ class LayerRow:
     Attributes:
         taken: Its statistics, perhaps still to be worked out.
         op: The op that wrote it last; empty where none of the step did.
-        upstream: Modules whose results went into it, nearest first.
+        graph: The trace's events, among them the one that wrote it.
         absmin: Smallest magnitude that is finite and not zero.
         exponents: The smallest binary exponent of such elements, then how many have it, the next
             one, and so on; empty where there are none.
@@ -224,7 +228,7 @@ class LayerRow:
     event: int
     source: str
     op: str = ""
-    upstream: tuple[str, ...] = ()
+    graph: Sequence[Event] = ()
     absmin: float | None = None
     exponents: tuple[int, ...] = ()
     first: tuple[int, ...] | None = None
@@ -235,3 +239,35 @@ class LayerRow:
         if isinstance(self.taken, Late):
             self.taken = self.taken.now()
         return self.taken
+
+    @property
+    def upstream(self) -> tuple[str, ...]:
+        """Modules whose results went into it, nearest first, worked out when asked for."""
+        return upstream(self.graph, self.event)
+
+
+def upstream(graph: Sequence[Event], number: int) -> tuple[str, ...]:
+    """The modules whose results an event's own module was given, nearest first.
+
+    What happens within the event's own module is followed through; the model's own forward is
+    named ``""``.
+    """
+    if not 0 <= number < len(graph):
+        return ()
+    event = graph[number]
+    found: dict[str, None] = {}
+    waiting, seen = deque([event]), {event.index}
+    for _ in range(_MOST_STEPS):
+        if not waiting or len(found) >= MOST_UPSTREAM:
+            break
+        for read in waiting.popleft().reads:
+            for producer_number in read.producers if read.used else ():
+                if producer_number in seen or not 0 <= producer_number < len(graph):
+                    continue
+                seen.add(producer_number)
+                producer = graph[producer_number]
+                if producer.module == event.module:
+                    waiting.append(producer)
+                else:
+                    found[producer.module] = None
+    return tuple(found)[:MOST_UPSTREAM]

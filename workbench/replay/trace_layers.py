@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from workbench.numerics.counts import first_nonfinite
 from workbench.numerics.exponents import exponents
 from workbench.numerics.stats import tensor_stats
+from workbench.replay.trace_arguments import dtype_text
 from workbench.replay.trace_context import ModuleCall
 from workbench.replay.trace_events import LayerRow
 from workbench.replay.trace_plan import floating
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
 
 MOST_UPDATE_BYTES: Final = 1 << 30
 """Parameters larger than this are not copied before the update, so updates have no rows."""
-MOST_UPSTREAM: Final = 6
-_MOST_STEPS: Final = 200
 
 
 class Layers:
@@ -37,10 +37,14 @@ class Layers:
         context: Where the step is.
         log: Which event wrote what.
         graph: The events so far.
+        spread: Whether rows say how magnitudes are spread over exponents, their largest cost.
     """
 
-    def __init__(self, context: StepContext, log: StorageLog, graph: list[Event]) -> None:
+    def __init__(
+        self, context: StepContext, log: StorageLog, graph: list[Event], spread: bool = True
+    ) -> None:
         self.rows: list[LayerRow] = []
+        self._spread = spread
         self._context, self._log, self._graph = context, log, graph
         self._before: dict[str, Tensor] | None = None
 
@@ -56,7 +60,7 @@ class Layers:
             stats = tensor_stats(tensor)
             found = first_nonfinite(tensor) if stats.nonfinite else None
             first = None if found is None else tuple(found)
-        spread = exponents(tensor)
+        spread = exponents(tensor) if self._spread else None
         self.rows.append(
             LayerRow(
                 order=call.order,
@@ -64,15 +68,15 @@ class Layers:
                 type=call.kind,
                 tensor=kind,
                 name=name,
-                stage=self._context.stage,
-                micro_step=self._context.unit.micro_step,
-                dtype=str(tensor.dtype).removeprefix("torch."),
+                stage=self._context.place.stage,
+                micro_step=self._context.place.micro_step,
+                dtype=dtype_text(tensor),
                 shape=tuple(tensor.shape),
                 taken=stats,
                 event=number,
                 source=event.source if event is not None else "",
                 op=event.op if event is not None else "",
-                upstream=upstream(self._graph, event),
+                graph=self._graph,
                 absmin=None if spread is None else spread.absmin,
                 exponents=() if spread is None else (spread.first, *spread.counts),
                 first=first,
@@ -108,32 +112,6 @@ class Layers:
                 self.add(call, "moment", name, tensor)
 
 
-def upstream(graph: Sequence[Event], event: Event | None) -> tuple[str, ...]:
-    """The modules whose results an event's own module was given, nearest first.
-
-    What happens within the event's own module is followed through; the model's own forward is
-    named ``""``.
-    """
-    if event is None:
-        return ()
-    found: dict[str, None] = {}
-    waiting, seen = [event], {event.index}
-    for _ in range(_MOST_STEPS):
-        if not waiting or len(found) >= MOST_UPSTREAM:
-            break
-        for read in waiting.pop(0).reads:
-            for number in read.producers if read.used else ():
-                if number in seen or not 0 <= number < len(graph):
-                    continue
-                seen.add(number)
-                producer = graph[number]
-                if producer.module == event.module:
-                    waiting.append(producer)
-                else:
-                    found[producer.module] = None
-    return tuple(found)[:MOST_UPSTREAM]
-
-
 def leading_tensors(output: object) -> list[tuple[str, Tensor]]:
     """List the floating tensors in a module's output, at most eight."""
     if isinstance(output, torch.Tensor):
@@ -154,13 +132,6 @@ def _known_write(event: Event | None, storage: int, tensor: Tensor) -> Write | N
     if event is None:
         return None
     for write in event.writes:
-        if write.storage == storage and _numel(write.shape) == tensor.numel():
+        if write.storage == storage and prod(write.shape) == tensor.numel():
             return write
     return None
-
-
-def _numel(shape: tuple[int, ...]) -> int:
-    total = 1
-    for length in shape:
-        total *= length
-    return total

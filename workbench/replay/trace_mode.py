@@ -7,8 +7,8 @@ be worked out once (an op's plan, a position in the step, a source line) is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -18,6 +18,7 @@ from workbench.numerics.collected import Collector
 from workbench.numerics.dense import PLAIN
 from workbench.replay.calls import CallMode, unnumbered
 from workbench.replay.trace_arguments import (
+    DTYPE_NAMES,
     arguments,
     as_float,
     bad_positions,
@@ -26,6 +27,7 @@ from workbench.replay.trace_arguments import (
     list_elements,
     tensors_in,
 )
+from workbench.replay.trace_bad import Part, absorbs_some, verify_inputs, written_in_place
 from workbench.replay.trace_context import SourceFinder, StepContext
 from workbench.replay.trace_events import Event, KeptEvent, Read, Write
 from workbench.replay.trace_plan import PLANS, OpPlan, floating
@@ -34,16 +36,12 @@ from workbench.replay.trace_storage import (
     StorageLog,
     StorageRecord,
     Triple,
-    exact_counts,
     region_of,
 )
 from workbench.step.values import text_of
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Part = Sequence[tuple[str, Any]]
-"""The named arguments of one event."""
 
 _AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | (
     torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
@@ -59,16 +57,26 @@ _NO_TENSOR: Final = frozenset(
 )
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
+class quiet(AbstractContextManager[None]):  # used like the functions of contextlib
     """Run our own tensor arithmetic unseen: no modes, no autocast, no autograd."""
-    with (
-        unnumbered(),
-        _DisableTorchDispatch(),
-        _ExcludeKeys(_AUTOCAST_KEYS),
-        torch.no_grad(),
-    ):
-        yield
+
+    __slots__ = ("_guards",)
+
+    def __enter__(self) -> None:
+        """Put the guards up; a generator's frame would cost more than they do."""
+        self._guards = guards = (
+            unnumbered(),
+            _DisableTorchDispatch(),
+            _ExcludeKeys(_AUTOCAST_KEYS),
+            torch.no_grad(),
+        )
+        for guard in guards:
+            guard.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        """Take them down in reverse order."""
+        for guard in reversed(self._guards):
+            guard.__exit__(None, None, None)
 
 
 class TraceMode(TorchDispatchMode):
@@ -143,9 +151,10 @@ class TraceMode(TorchDispatchMode):
         given = arguments(plan, args, kwargs)
         parts = list_elements(plan, given) if plan.elementwise_lists else [given]
         events = self._new_events(plan, len(parts))
-        self._calls += 1
+        looks = self._looks
+        looked = looks is None or looks(events[0].module, events[0].stage)
         for event, part in zip(events, parts, strict=True):
-            self._note_reads(event, plan, part)
+            self._note_reads(event, plan, part, looked)
         kept = self._keep_inputs(func, plan, events, args, kwargs) if self._keep else None
         self.events += events
         try:
@@ -157,22 +166,23 @@ class TraceMode(TorchDispatchMode):
             return out
         # autograd and the mode itself are out of the way already in here
         with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS):
-            self._note_results(plan, events, parts, out)
+            self._note_results(plan, events, parts, out, looked)
             if kept is not None:
                 kept.outputs = [t.detach().clone() for _, t in tensors_in("out", out)]
                 if not kept.outputs:  # a list op that writes in place returns nothing
-                    kept.outputs = _written_in_place(plan, parts)
+                    kept.outputs = written_in_place(plan, parts)
         return out
 
     def _new_events(self, plan: OpPlan, count: int) -> list[Event]:
         """Make the events of one call, which differ in what they read and write only."""
         first = len(self.events)
-        place = self.context.place
-        source, in_loss, in_engine = self._sources.find(4)
+        self._calls += 1
+        where: str
+        stage, phase, micro_step, where, module, in_loss = self.context.place
         owner, user_code, recomputed = None, False, False
         name, sequence = None, -1
-        where: str = place.where
-        module, in_loss = place.module, in_loss or place.in_loss
+        source, loss_frame, in_engine = self._sources.find(4)
+        in_loss = in_loss or loss_frame
         node: Any = _current_node()
         if node is None:
             self._owners.setdefault(_sequence_number() - 1, first)
@@ -195,11 +205,13 @@ class TraceMode(TorchDispatchMode):
                 if not user_code:  # a hook or a custom backward has a line of its own
                     source = origin.source or source
         common = (
-            self._calls, plan.name, plan.base, place.stage, place.phase, place.micro_step,
+            self._calls, plan.name, plan.base, stage, phase, micro_step,
             where, module, in_loss, source, name, sequence, owner, recomputed, user_code,
             self.calls.current, self.calls.name,
         )  # fmt: skip
         flags = ((), plan.view, plan.uninitialised, plan.fills_constant)
+        if count == 1:
+            return [Event(first, *common, [], [], *flags)]
         return [Event(first + number, *common, [], [], *flags) for number in range(count)]
 
     def _recomputes(self) -> bool:
@@ -221,20 +233,20 @@ class TraceMode(TorchDispatchMode):
 
     # -- reads --------------------------------------------------------------------------------
 
-    def _note_reads(self, event: Event, plan: OpPlan, part: Part) -> None:
-        looked = self._looks is None or self._looks(event.module, event.stage)
+    def _note_reads(self, event: Event, plan: OpPlan, part: Part, looked: bool) -> None:
         scalars = []
+        reads = event.reads
         for name, value in part:
             kind = type(value)
             if kind in PLAIN:
-                event.reads.append(self._read(event, plan, name, name, value, looked))
+                reads.append(self._read(event, plan, name, name, value, looked))
             elif kind in _NO_TENSOR:
                 continue
             elif isinstance(value, float | int):
                 scalars.append((name, as_float(value)))
             else:
                 for label, tensor in tensors_in(name, value):
-                    event.reads.append(self._read(event, plan, name, label, tensor, looked))
+                    reads.append(self._read(event, plan, name, label, tensor, looked))
         if looked and scalars:
             event.scalars = tuple(scalars)
 
@@ -242,18 +254,18 @@ class TraceMode(TorchDispatchMode):
         self, event: Event, plan: OpPlan, name: str, label: str, tensor: Tensor, looked: bool
     ) -> Read:
         record = self.log.record(tensor)
-        sole = record.sole
-        if sole is not None:
-            producers, remains = sole, not sole
-        else:
+        producers = record.sole
+        if producers is None:
             producers, remains = self.log.producers(record, region_of(tensor))
-        dtype, shape = dtype_text(tensor), tuple(tensor.shape)
+        else:
+            remains = not producers
+        dtype, shape = DTYPE_NAMES[tensor.dtype], tuple(tensor.shape)
         if not looked:
             return Read(label, record.number, producers, None, FINITE, dtype, shape, False)
         leaf = None
         if remains:
             leaf = record.leaf or ("captured_tensor", f"tensor seen at {self._sources.find()[0]}")
-        used = name not in plan.unread and not plan.view
+        used = not plan.view and name not in plan.unread
         counts = FINITE
         if used and not record.clean:
             counts = self._counts(record, tensor)
@@ -295,7 +307,7 @@ class TraceMode(TorchDispatchMode):
     # -- writes -------------------------------------------------------------------------------
 
     def _note_results(
-        self, plan: OpPlan, events: list[Event], parts: Sequence[Part], out: Any
+        self, plan: OpPlan, events: list[Event], parts: Sequence[Part], out: Any, looked: bool
     ) -> None:
         if plan.view:
             return
@@ -304,19 +316,22 @@ class TraceMode(TorchDispatchMode):
                 for name, value in part:
                     if name in plan.written:
                         for label, tensor in tensors_in(name, value):
-                            self._write(event, plan, part, label, tensor)
+                            self._write(event, plan, part, label, tensor, looked)
             if not (plan.makes_new or plan.collective):
                 return  # what an in-place op returns is what it wrote
+        if type(out) in PLAIN and not plan.uninitialised:
+            self._write(events[-1], plan, parts[-1], "out0", out, looked)
+            return
         outputs = [out] if type(out) in PLAIN else [tensor for _, tensor in tensors_in("out", out)]
         if len(events) > 1 and len(outputs) == len(events):
             for event, part, tensor in zip(events, parts, outputs, strict=True):
-                self._write(event, plan, part, "out0", tensor)
+                self._write(event, plan, part, "out0", tensor, looked)
             return
         for number, tensor in enumerate(outputs):
             if plan.uninitialised:
                 self._created(events[-1], tensor)
             else:
-                self._write(events[-1], plan, parts[-1], f"out{number}", tensor)
+                self._write(events[-1], plan, parts[-1], f"out{number}", tensor, looked)
 
     def _created(self, event: Event, tensor: Tensor) -> None:
         record = self.log.record(tensor)
@@ -325,76 +340,23 @@ class TraceMode(TorchDispatchMode):
             Write("out0", record.number, None, dtype_text(tensor), tuple(tensor.shape))
         )
 
-    def _write(self, event: Event, plan: OpPlan, part: Part, slot: str, tensor: Tensor) -> None:
+    def _write(
+        self, event: Event, plan: OpPlan, part: Part, slot: str, tensor: Tensor, looked: bool
+    ) -> None:
         record = self.log.record(tensor)
-        looked = self._looks is None or self._looks(event.module, event.stage)
         known_finite = not floating(tensor)
         stats = None
         if looked:
             if not (known_finite or tensor.is_meta):
                 stats = self._collector.take(tensor)
             known_finite = True
-        write = Write(slot, record.number, stats, dtype_text(tensor), tuple(tensor.shape))
+        dtype, shape = DTYPE_NAMES[tensor.dtype], tuple(tensor.shape)
+        write = Write(slot, record.number, stats, dtype, shape)
         if write.bad:
             known_finite = False
             write.first, write.samples = bad_positions(tensor)
-            self._verify_inputs(event, plan, part)
-            event.absorbs_some |= self._absorbs_some(event, plan, part, write, tensor)
+            verify_inputs(event, plan, part)
+            event.absorbs_some |= absorbs_some(event, plan, part, write, tensor)
         # what nobody looked at is not known to be finite: whoever reads it within a part counts it
         self.log.wrote(record, event.index, tensor, finite=known_finite)
         event.writes.append(write)
-
-    def _verify_inputs(self, event: Event, plan: OpPlan, part: Part) -> None:
-        """On a birth, look at the inputs again: something outside may have written to them."""
-        if event.bad_reads or event.unseen:
-            return
-        inputs = _inputs(plan, part)
-        unseen = []
-        for read in event.reads:
-            tensor = inputs.get(read.argument)
-            if tensor is None or any(read.counts):
-                continue
-            counts = exact_counts(tensor)
-            if any(counts):
-                read.counts = counts
-                unseen.append(read.argument)
-        event.unseen = tuple(unseen)
-
-    def _absorbs_some(
-        self, event: Event, plan: OpPlan, part: Part, write: Write, out: Tensor
-    ) -> bool:
-        """Whether an op that made NaN of some Infs turned others into finite values."""
-        if not write.counts[0]:
-            return False
-        inputs = _inputs(plan, part)
-        for read in event.bad_reads:
-            tensor = inputs.get(read.argument)
-            if tensor is None or tensor.shape != out.shape or read.counts[0]:
-                continue
-            if bool((torch.isinf(tensor) & torch.isfinite(out)).any()):
-                return True
-        return False
-
-
-def _inputs(plan: OpPlan, part: Part) -> dict[str, Tensor]:
-    """The floating tensors an event read and did not write, by label."""
-    if plan.view:
-        return {}
-    return {
-        label: tensor
-        for name, value in part
-        if name not in plan.unread and name not in plan.written
-        for label, tensor in tensors_in(name, value)
-        if floating(tensor)
-    }
-
-
-def _written_in_place(plan: OpPlan, parts: Sequence[Part]) -> list[Tensor]:
-    """One tensor for each element of a list op: the first argument it wrote, as it is now."""
-    found = []
-    for part in parts:
-        written = (t for name, value in part if name in plan.written for t in (value,))
-        first = next((t for t in written if isinstance(t, torch.Tensor)), None)
-        if first is not None:
-            found.append(first.detach().clone())
-    return found

@@ -9,7 +9,7 @@ that is used again is not mistaken for the old one.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -56,12 +56,13 @@ WHOLE: Final = Region(0, sys.maxsize, True)
 """All of a storage."""
 
 
-@dataclass(slots=True)
 class StorageRecord:
     """What is known about one storage.
 
-    Attributes:
+    Args:
         number: Small stable number, in order of first sight.
+
+    Attributes:
         leaf: ``(kind, name)`` when it existed before the trace began, else None.
         writes: ``(event, region)`` of every recorded write, oldest first.
         clean: Whether all of it is known to be finite.
@@ -72,14 +73,19 @@ class StorageRecord:
         counted: Non-finite counts already taken, by geometry and number of writes.
     """
 
-    number: int
-    leaf: tuple[str, str] | None = None
-    writes: list[tuple[int, Region]] = field(default_factory=list)
-    clean: bool = False
-    uninitialised: int | None = None
-    fingerprint: int | None = None
-    counted: dict[tuple[object, ...], Triple] = field(default_factory=dict)
-    sole: tuple[int, ...] | None = ()
+    __slots__ = (
+        "clean", "counted", "fingerprint", "leaf", "number", "sole", "uninitialised", "writes",
+    )  # fmt: skip
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.leaf: tuple[str, str] | None = None
+        self.writes: list[tuple[int, Region]] = []
+        self.clean = False
+        self.uninitialised: int | None = None
+        self.fingerprint: int | None = None
+        self.counted: dict[tuple[object, ...], Triple] | None = None
+        self.sole: tuple[int, ...] | None = ()
 
 
 def region_of(tensor: Tensor) -> Region:
@@ -167,9 +173,12 @@ class StorageLog:
         if record.clean or not floating(tensor) or tensor.numel() == 0:
             return FINITE
         key = (_geometry(tensor), len(record.writes))
-        known = record.counted.get(key)
+        counted = record.counted
+        if counted is None:
+            counted = record.counted = {}
+        known = counted.get(key)
         if known is None:
-            known = record.counted[key] = exact_counts(tensor)
+            known = counted[key] = exact_counts(tensor)
             if known == FINITE and _spans_storage(tensor):
                 record.clean = True
         return known
