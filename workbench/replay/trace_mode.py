@@ -176,7 +176,6 @@ class TraceMode(TorchDispatchMode):
     def _new_events(self, plan: OpPlan, count: int) -> list[Event]:
         """Make the events of one call, which differ in what they read and write only."""
         first = len(self.events)
-        self._calls += 1
         where: str
         stage, phase, micro_step, where, module, in_loss = self.context.place
         owner, user_code, recomputed = None, False, False
@@ -210,6 +209,7 @@ class TraceMode(TorchDispatchMode):
             self.calls.current, self.calls.name,
         )  # fmt: skip
         flags = ((), plan.view, plan.uninitialised, plan.fills_constant)
+        self._calls += 1
         if count == 1:
             return [Event(first, *common, [], [], *flags)]
         return [Event(first + number, *common, [], [], *flags) for number in range(count)]
