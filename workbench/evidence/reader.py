@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from workbench.errors import BundleError
 from workbench.evidence.conditions import Conditions
+from workbench.evidence.pending import wait_for
 from workbench.evidence.schema import (
     MANIFEST,
     MAX_MANIFEST_BYTES,
@@ -80,6 +81,7 @@ class Bundle:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Read the manifest; see ``open_bundle``."""
         self.path = Path(path)
+        wait_for(self.path)  # where a recorder of this very process is still writing it
         self._store = _open_store(self.path)
         self.manifest_bytes = self._store.read_small(MANIFEST, MAX_MANIFEST_BYTES)
         self.manifest: Manifest = decode_manifest(self.manifest_bytes, str(self.path))

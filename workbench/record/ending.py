@@ -163,11 +163,30 @@ def _write(
         session.notes.append("no bundle: this run has reached max_bundles or max_total_bytes")
         return None
     incident = Incident(recorder, session, trip, runner, alerts)
-    written = recorder.guard("bundle", lambda: incident.write(left)) or incident.partly
-    if written is not None:
-        recorder.bundles.append(written.path)
-        recorder.bytes_written += written.size
-        session.completeness = incident.completeness
+    planned = recorder.guard("bundle", lambda: incident.begin(left)) or incident.partly
+    if planned is None:
+        return None
+    written = planned
+    recorder.bundles.append(planned.path)
+    recorder.bytes_written += planned.size
+    if _goes_on(session, trip):
+        recorder.background.run(planned.path, lambda: _complete(recorder, incident, planned))
+    else:
+        written = _complete(recorder, incident, planned)
+    session.completeness = incident.completeness
+    return written
+
+
+def _goes_on(session: Session, trip: Trip) -> bool:
+    """Whether training goes on after this step, so that its evidence may be written beside it."""
+    exception = None if trip.finding is None else trip.finding.exception
+    return not session.raising and exception is None
+
+
+def _complete(recorder: Recorder, incident: Incident, planned: Written) -> Written:
+    """Write the rest of a bundle, and count what it really took."""
+    written = recorder.guard("bundle", incident.complete) or incident.partly or planned
+    recorder.bytes_written += written.size - planned.size
     return written
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]+")
 _DROP_ORDER = ("trajectory", "calm", "gradients", "state/optimizer", "state/model", "batch")
 """What is left out first when a bundle would grow beyond ``max_bytes``."""
 _STEPS = ("trajectory", "calm")
+_LIGHT_BATCH = 32 << 20
+"""Bytes up to which a batch is written before the bundle has its name."""
 
 
 @dataclass
@@ -62,6 +65,10 @@ class Incident:
         missing: Per part that is not in the bundle, why.
         completeness: Per recovery goal, once it is written.
         partly: What was published when writing failed: a true bundle, unsealed.
+        state: The step's state, frozen.
+        heavy: Parts that are not written yet, by name.
+        dropped: Parts that are left out for their size, and why.
+        writer: The bundle's writer, once begun.
     """
 
     recorder: Recorder
@@ -72,51 +79,78 @@ class Incident:
     missing: dict[str, str] = field(default_factory=dict)
     completeness: dict[str, str] = field(default_factory=dict)
     partly: Written | None = None
+    state: StepState | None = None
+    heavy: dict[str, Any] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
+    writer: BundleWriter = field(init=False)
 
-    def write(self, budget: int) -> Written:
-        """Write and seal the bundle.
+    def begin(self, budget: int) -> Written:
+        """Write what is light and give the bundle its name; ``complete`` writes the rest.
+
+        Nothing of what is left is read from the model or the optimizers any more: training may go
+        on meanwhile.
 
         Args:
             budget: Most bytes it may take; what is heaviest is left out first.
+
+        Returns:
+            The bundle, with the bytes it will have.
+
+        Raises:
+            OSError: The disk does not take it; nothing stays.
+        """
+        name = bundle_name(self.recorder.run_id, self.session.step_index, self.recorder.rank,
+                           self.recorder.world)  # fmt: skip
+        self.writer = writer = BundleWriter(self.recorder.directory, name)
+        with self._abort_on_failure():
+            snapshot = self.session.snapshot
+            self.state = None if snapshot is None else snapshot.freeze()
+            self._write_light(writer, self.state)
+            self.heavy = self._heavy(self.state)
+            sizes = self._sizes()
+            self.dropped = self._choose(sizes, budget - writer.bytes_written)
+            self.missing |= self.dropped
+            if sizes.get("batch", 0) <= _LIGHT_BATCH:  # it is what replays first
+                self._write_part(writer, "batch")
+            self._publish(writer)
+            self.completeness = self._completeness(self.state)
+            left = sum(sizes[stem] for stem in self.heavy if stem not in self.dropped)
+            return Written(writer.path, writer.bytes_written + left)
+
+    def complete(self) -> Written:
+        """Write what is heavy, and seal.
 
         Raises:
             OSError: The disk does not take it; what was published before stays, unsealed, and is
                 named by ``partly``.
         """
-        name = bundle_name(self.recorder.run_id, self.session.step_index, self.recorder.rank,
-                           self.recorder.world)  # fmt: skip
-        writer = BundleWriter(self.recorder.directory, name)
+        writer, steps = self.writer, self.heavy
+        with self._abort_on_failure():
+            for stem in ("batch", "state/model", "gradients", "state/optimizer"):
+                self._write_part(writer, stem)
+            if "trajectory" in steps and "trajectory" not in self.dropped:
+                write_trajectory(writer, steps["trajectory"])
+            if "calm" in steps and "calm" not in self.dropped:
+                write_calm(writer, steps["calm"][0])
+            for stem, why in self.dropped.items():
+                writer.drop(f"{stem}.safetensors", why)
+            self.completeness = self._completeness(self.state)
+            writer.update(completeness=self.completeness, notes=list(self.session.notes))
+            path = writer.seal()
+        self.heavy = {}
+        return Written(path, writer.bytes_written)
+
+    @contextmanager
+    def _abort_on_failure(self) -> Iterator[None]:
+        writer = self.writer
         try:
-            return self._write(writer, budget)
+            yield
         except BaseException:
             if writer.published:
                 self.partly = Written(writer.path, writer.bytes_written)
                 self.completeness = dict(writer.manifest.completeness)
             writer.abort()
             raise
-
-    def _write(self, writer: BundleWriter, budget: int) -> Written:
-        snapshot = self.session.snapshot
-        state = None if snapshot is None else snapshot.freeze()
-        self._write_light(writer, state)
-        heavy = self._heavy(state)
-        dropped = self._choose(heavy, budget - writer.bytes_written)
-        for stem in ("batch", "state/model", "gradients", "state/optimizer"):
-            if stem == "batch":  # light when it fits: it is what replays first
-                self._write_part(writer, stem, heavy, dropped)
-                self._publish(writer)
-            else:
-                self._write_part(writer, stem, heavy, dropped)
-        if "trajectory" in heavy and "trajectory" not in dropped:
-            write_trajectory(writer, heavy["trajectory"])
-        if "calm" in heavy and "calm" not in dropped:
-            write_calm(writer, heavy["calm"][0])
-        for stem, why in dropped.items():
-            writer.drop(f"{stem}.safetensors", why)
-        self.completeness = self._completeness(state)
-        writer.update(completeness=self.completeness, notes=list(self.session.notes))
-        path = writer.seal()
-        return Written(path, writer.bytes_written)
 
     # -- parts ------------------------------------------------------------------------------------
 
@@ -155,14 +189,16 @@ class Incident:
             parts["calm"] = [self.recorder.calm.kept]
         return parts
 
-    def _choose(self, heavy: dict[str, Any], budget: int) -> dict[str, str]:
+    def _sizes(self) -> dict[str, int]:
+        return {
+            stem: sum(kept.size for kept in tree) if stem in _STEPS else tree_bytes(tree)
+            for stem, tree in self.heavy.items()
+        }
+
+    def _choose(self, sizes: dict[str, int], budget: int) -> dict[str, str]:
         """Say what is left out, and why."""
         if self._statistics_only():
-            return dict.fromkeys(heavy, "the policy keeps statistics only")
-        sizes = {
-            stem: sum(kept.size for kept in tree) if stem in _STEPS else tree_bytes(tree)
-            for stem, tree in heavy.items()
-        }
+            return dict.fromkeys(sizes, "the policy keeps statistics only")
         dropped: dict[str, str] = {}
         for stem in _DROP_ORDER:
             total = sum(size for name, size in sizes.items() if name not in dropped)
@@ -175,17 +211,14 @@ class Incident:
                 )
         return dropped
 
-    def _write_part(
-        self, writer: BundleWriter, stem: str, heavy: dict[str, Any], dropped: dict[str, str]
-    ) -> None:
-        if stem in dropped:
-            self.missing[stem] = dropped[stem]
-        elif stem not in heavy:
+    def _write_part(self, writer: BundleWriter, stem: str) -> None:
+        if stem in self.dropped or stem not in self.heavy:
             return
-        elif stem == "gradients":
-            writer.add_tensors("gradients.safetensors", heavy[stem])
+        tree = self.heavy.pop(stem)
+        if stem == "gradients":
+            writer.add_tensors("gradients.safetensors", tree)
         else:
-            spec = writer.add_pytree(stem, heavy[stem])
+            spec = writer.add_pytree(stem, tree)
             if lost := missing_objects(spec):
                 self.missing[f"{stem} objects"] = f"not recordable: {', '.join(lost[:5])}"
 

@@ -20,6 +20,7 @@ from workbench.errors import NonFiniteError, UsageError
 from workbench.evidence.schema import FirstBad
 from workbench.record import requests
 from workbench.record.alerts import AlertMonitor
+from workbench.record.background import BackgroundWriter
 from workbench.record.calm import CalmStep
 from workbench.record.checkpoint_watch import CheckpointWatch
 from workbench.record.ending import any_updated, finish_step
@@ -117,6 +118,7 @@ class Recorder:
         self.first_bad: FirstBad | None = None
         self.bundles: list[Path] = []
         self.bytes_written = 0
+        self.background = BackgroundWriter()
         self.at_risk = False
         self.order = OrderLint(self.optimizers, scaler, self.schedulers)
         self._epochs: list[Any] = []
@@ -208,7 +210,8 @@ class Recorder:
         self.guard("checkpoint", lambda: watch.saved(path, self.step_index - 1))
 
     def close(self) -> None:
-        """Close the ledger, and wait for checkpoint scans to end."""
+        """Close the ledger, and wait until evidence is written and checkpoints are scanned."""
+        self.background.wait()
         self.ledger.close()
         if self.checkpoints is not None:
             self.guard("checkpoint states", self.checkpoints.wait)
