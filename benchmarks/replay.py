@@ -30,6 +30,7 @@ from workbench.numerics import all_finite, tensor_stats
 from workbench.replay import Replay
 from workbench.replay.session import Session
 from workbench.replay.source import Source
+from workbench.replay.trace import Trace, trace_step
 from workbench.replay.trace_focus import tensors_in
 from workbench.step import TrainingStep
 from workbench.step.state import capture_state
@@ -77,8 +78,8 @@ def language_model(layers: int, width: int, heads: int, batch: int, length: int)
     return Benchmarked(lambda: Transformer(layers, width, heads), data)
 
 
-def tiny_ops(depth: int, width: int = 96, batch: int = 96) -> Benchmarked:
-    """About 25 us an op on one core of a server; 9 us with a width and a batch of 32."""
+def tiny_ops(depth: int, width: int = 160, batch: int = 128) -> Benchmarked:
+    """Ops of about 25 us on one core of a server; the table says what they took in the run."""
     return Benchmarked(
         lambda: nn.Sequential(*[Tiny(width) for _ in range(depth)]),
         {"x": torch.randn(batch, width)},
@@ -111,8 +112,11 @@ def replay_of(step: Benchmarked) -> Replay:
 # -- tables -----------------------------------------------------------------------------------
 
 
-def replay_table(step: Benchmarked, rounds: int) -> list[dict[str, Any]]:
-    """Forward, loss and backward of one model; building and restoring are not timed."""
+def replay_table(step: Benchmarked, rounds: int) -> tuple[str, list[dict[str, Any]]]:
+    """How many ops of which length, and forward, loss and backward of one model side by side.
+
+    Building and restoring are not timed.
+    """
     replay = replay_of(step)
 
     def prepared(**changes: Any) -> Session:
@@ -128,11 +132,15 @@ def replay_table(step: Benchmarked, rounds: int) -> list[dict[str, Any]]:
         "un-instrumented": lambda: _fwd_bwd(sessions["bare"]),
         "the same again (noise)": lambda: _fwd_bwd(sessions["twin"]),
         "module ranges (hooks)": lambda: _with_ranges(sessions["hooks"]),
-        "full op trace": lambda: _traced(sessions["trace"]),
+        "op trace without exponents": lambda: _traced(sessions["trace"], exponents=False),
+        "op trace with exponents": lambda: _traced(sessions["trace"]),
         "anomaly mode": lambda: _fwd_bwd(anomaly),
     }
     variants |= _torchlens(step) | _hugging_face(sessions["hf"])
-    return interleaved(variants, rounds, "un-instrumented")
+    events = len(_traced(sessions["trace"]).graph)
+    rows = interleaved(variants, rounds, "un-instrumented")
+    bare = rows[0]["ms"] / events * 1e3
+    return f"{events:,} ops of {bare:.0f} us", rows
 
 
 def _rewind(session: Session) -> None:
@@ -163,12 +171,15 @@ def _with_ranges(session: Session) -> None:
             handle.remove()
 
 
-def _traced(session: Session) -> None:
-    from workbench.replay.trace import trace_step
-
+def _traced(session: Session, exponents: bool = True) -> Trace:
     _rewind(session)
     with session.running(traced=True):
-        trace_step(session.runner, until="backward", micro_batches=session.batches)
+        return trace_step(
+            session.runner,
+            until="backward",
+            micro_batches=session.batches,
+            exponents=exponents,
+        )
 
 
 def _torchlens(step: Benchmarked) -> dict[str, Run]:
@@ -293,7 +304,8 @@ def main() -> None:
         for name, step in models(options.quick).items():
             if options.model and name not in options.model:
                 continue
-            tables.add(f"replay of forward and backward, {name}", replay_table(step, rounds))
+            ops, rows = replay_table(step, rounds)
+            tables.add(f"replay of forward and backward, {name}: {ops}", rows)
     if options.only in (None, "bisect"):
         for layers in (4,) if options.quick else (24, 48):
             rows = bisect_table(layers, rounds, options.quick)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
+
+_OBJECTS: Final = 5_000
+"""New objects between two runs of the collector: some five hundred events."""
 
 
 @contextmanager
@@ -17,8 +21,12 @@ def old_objects_set_aside() -> Iterator[None]:
     if gc.get_freeze_count():  # the program set objects aside itself, and thawing is for all
         yield
         return
+    thresholds = gc.get_threshold()
     gc.freeze()
+    if thresholds[0]:  # 0: the program does not collect by itself
+        gc.set_threshold(max(thresholds[0], _OBJECTS), *thresholds[1:])
     try:
         yield
     finally:
+        gc.set_threshold(*thresholds)
         gc.unfreeze()
