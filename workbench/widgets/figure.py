@@ -1,38 +1,40 @@
-"""One live plotly figure that is kept and changed, never made anew.
-
-A ``FigureWidget`` carries plotly's whole source in its state, so a panel has one a chart.
-"""
+"""One live plotly figure that is kept and changed, never made anew."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plotly
 import plotly.graph_objects as go
+import traitlets
 
 from workbench.widgets.guard import Guard
 
 IDENTITY = frozenset({"type", "uid"})
-PATIENCE = 5.0
-"""Seconds the page has to draw a change before its figure is given up."""
-MOST_REMADE = 2
 CONFIG = {"displaylogo": False, "modeBarButtons": [["resetScale2d", "toImage"]]}
+HERE = Path(__file__).parent
+SCRIPT = Path(plotly.__file__).parent / "package_data" / "widgetbundle.js"
 
 
-class _Filled(go.FigureWidget):
-    """A figure widget that the page learns of once its content is there.
+class _Figure(go.FigureWidget):
+    """A figure widget without plotly's script in it; `figure.js` asks for that once a page.
 
-    plotly tells the page of an empty figure first and sends the content after; a page that draws
-    in between shows empty axes for good.
+    The page learns of the figure once its content is there: plotly tells the page of an empty
+    figure first and sends the content after, and a page that draws in between shows empty axes.
     """
 
+    _esm = (HERE / "figure.js").read_text(encoding="utf-8")
+    _plotly_version = traitlets.Unicode(plotly.__version__).tag(sync=True)
     _complete = False
 
     def __init__(self, figure: Any) -> None:
         super().__init__(figure)
         self._config = CONFIG
+        self.on_msg(self._asked)
         self._complete = True
         super().open()
 
@@ -41,18 +43,30 @@ class _Filled(go.FigureWidget):
         if self._complete:
             super().open()
 
+    def get_state(self, key: Any = None, drop_defaults: bool = False) -> dict[str, Any]:
+        """What the page is told; a page that is loaded anew gets the content as it is now.
+
+        plotly would tell it of the content that the figure was made with.
+        """
+        state: dict[str, Any] = super().get_state(key, drop_defaults)
+        if key is None and self._complete:
+            now = {"_widget_data": self._data, "_widget_layout": self._layout_obj._props}
+            for name, value in now.items():
+                state[name] = self.trait_metadata(name, "to_json")(deepcopy(value), self)
+        return state
+
+    def _asked(self, _widget: Any, content: Any, _buffers: Any) -> None:
+        if isinstance(content, dict) and content.get("ask") == "plotly":
+            self.send({"plotly": self._plotly_version}, buffers=[SCRIPT.read_bytes()])
+
 
 class LiveFigure:
     """Shows figures made by `charts` in one widget.
 
-    A page that needs more than two seconds to load plotly the first time, on a busy machine, never
-    hears of a change to that figure (anywidget gives up on it) and would go on showing the chart
-    of another run. So every change must be answered by the page; else the figure is made anew.
-
     Args:
         clicked: Called with the x of a clicked point, as a whole number.
         guard: Runs the callback.
-        place: Puts the widget into the page, also a new one in the place of the one before.
+        place: Puts the widget into the page.
     """
 
     def __init__(
@@ -63,8 +77,6 @@ class LiveFigure:
     ) -> None:
         self._clicked, self._guard, self._place = clicked, guard, place
         self._widget: Any = None
-        self._answered = 0
-        self._remade = 0
 
     @property
     def widget(self) -> Any:
@@ -75,7 +87,9 @@ class LiveFigure:
         """Show a figure at a width in pixels, in one message to the page."""
         figure.layout.width = width
         if self._widget is None:
-            self._make(figure)
+            self._widget = _Figure(figure)
+            self._listen()
+            self._place(self._widget)
             return
         live = self._widget
         with live.batch_update():
@@ -87,39 +101,6 @@ class LiveFigure:
                 live.add_traces(figure.data)
                 self._listen()
             _assign(live.layout, figure.layout.to_plotly_json())
-        self._expect_answer()
-
-    def _expect_answer(self) -> None:
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return  # a script: no page to wait for
-        loop.call_later(PATIENCE, self._check, self._widget, self._widget._last_layout_edit_id)
-
-    def _check(self, widget: Any, edit: int) -> None:
-        """Make the figure anew where the page shows it and did not draw a change."""
-        seen = widget is self._widget and bool(widget._view_count)
-        if not seen or self._answered >= edit or self._remade >= MOST_REMADE:
-            return
-        self._remade += 1
-        self._guard.run("main", lambda: self._replace(go.Figure(widget)))
-
-    def _replace(self, figure: Any) -> None:
-        before = self._widget
-        self._make(figure)
-        before.close()
-
-    def _answer(self, change: Any) -> None:
-        if change["new"]:
-            self._answered = max(self._answered, int(change["new"].get("layout_edit_id") or 0))
-
-    def _make(self, figure: Any) -> None:
-        # made with its content: an empty one that is filled before it is shown ends in errors
-        self._widget = _Filled(figure)
-        self._answered = 0
-        self._widget.observe(self._answer, names="_js2py_layoutDelta")
-        self._listen()
-        self._place(self._widget)
 
     def _listen(self) -> None:
         for trace in self._widget.data:

@@ -1,11 +1,11 @@
-"""A live chart that the page does not draw any more is made anew; one that answers is kept."""
+"""A live chart is one widget that is changed, and carries none of plotly's script."""
 
 from __future__ import annotations
 
 import plotly.graph_objects as go
 import pytest
 
-from workbench.widgets.figure import MOST_REMADE, LiveFigure
+from workbench.widgets.figure import SCRIPT, LiveFigure
 from workbench.widgets.guard import Guard
 
 
@@ -21,37 +21,38 @@ def live(placed):
 
     made = LiveFigure(lambda _x: None, Guard(failed), placed.append)
     made.show(go.Figure(data=[go.Scatter(y=[1, 2])]), 600)
-    made.widget._view_count = 1
     return made
 
 
-def change(live):
-    live.show(go.Figure(data=[go.Scatter(y=[1, 2]), go.Scatter(y=[2, 1])]), 600)
-    return live.widget._last_layout_edit_id
-
-
-def test_a_change_that_the_page_answered_keeps_the_figure(live, placed):
-    edit = change(live)
-    live.widget._js2py_layoutDelta = {"layout_delta": {}, "layout_edit_id": edit}
-    live._check(live.widget, edit)
+def test_a_change_keeps_the_figure_and_all_of_the_new_content(live, placed):
+    live.show(go.Figure(data=[go.Scatter(y=[1, 2]), go.Bar(y=[2, 1])]), 700)
     assert placed == [live.widget]
+    assert [trace.type for trace in live.widget.data] == ["scatter", "bar"]
+    assert live.widget.layout.width == 700
 
 
-def test_a_change_without_an_answer_makes_it_anew_with_all_of_it(live, placed):
-    edit = change(live)
-    live._check(live.widget, edit)
-    assert len(placed) == 2 and placed[1] is live.widget
-    assert len(live.widget.data) == 2 and live.widget.layout.width == 600
+def test_what_a_new_figure_does_not_have_is_taken_away(live):
+    live.show(go.Figure(data=[go.Scatter(y=[3], name="n")], layout={"title": "t"}), 600)
+    live.show(go.Figure(data=[go.Scatter(y=[3])]), 600)
+    assert live.widget.data[0].name is None
+    assert live.widget.layout.title.text is None
 
 
-def test_a_figure_that_is_not_in_the_page_is_left_alone(live, placed):
-    live.widget._view_count = 0
-    live._check(live.widget, change(live))
-    assert len(placed) == 1
+def test_a_page_that_is_loaded_anew_is_told_of_the_content_of_now(live):
+    live.show(go.Figure(data=[go.Scatter(y=[1]), go.Bar(y=[2])], layout={"title": "B"}), 700)
+    state = live.widget.get_state()
+    assert [trace["type"] for trace in state["_widget_data"]] == ["scatter", "bar"]
+    assert state["_widget_layout"]["title"]["text"] == "B"
 
 
-def test_it_is_given_up_after_some_tries(live, placed):
-    for _ in range(MOST_REMADE + 3):
-        live.widget._view_count = 1
-        live._check(live.widget, 99)
-    assert len(placed) == 1 + MOST_REMADE
+def test_the_script_is_sent_when_the_page_asks_for_it_and_not_before(live):
+    sent = []
+    live.widget.send = lambda content, buffers=None: sent.append((content, buffers))
+    assert len(live.widget.get_state()["_esm"]) < 10_000
+    live.widget._handle_custom_msg({"ask": "something else"}, [])
+    live.widget._handle_custom_msg("plotly", [])
+    assert sent == []
+    live.widget._handle_custom_msg({"ask": "plotly"}, [])
+    [(content, [script])] = sent
+    assert content == {"plotly": live.widget._plotly_version}
+    assert script == SCRIPT.read_bytes()
