@@ -7,6 +7,7 @@ WorkbenchError
 ├── CheckpointError     damaged, hostile or unreadable checkpoint       exit 3
 ├── CannotRunError      evidence, code, device or extra is missing      exit 4
 ├── CheckFailedError    ran; what was asked to hold does not            exit 5
+├── RankError           raised in the training loop of one rank because of another
 └── NonFiniteError      raised in the training loop (a FloatingPointError)
 
 A message is one paragraph: what happened, to which object (its value in quotes), why it matters,
@@ -56,6 +57,28 @@ class CheckFailedError(WorkbenchError):
     """A check ran and what was asked to hold does not hold."""
 
     exit_code = 5
+
+
+class RankError(WorkbenchError):
+    """Raised in the training loop when another rank raised, was lost, or is out of step.
+
+    Attributes:
+        rank: The other rank; None when it is not known which.
+        step: Number of the step it happened in; None when it is not known.
+        exception: Type name of the other rank's exception; None when it did not raise.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        rank: int | None = None,
+        step: int | None = None,
+        exception: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.step = step
+        self.exception = exception
 
 
 class NonFiniteError(WorkbenchError, FloatingPointError):
