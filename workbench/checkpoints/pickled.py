@@ -60,6 +60,17 @@ class Record:
         self.entries: list[Any] = []
 
 
+_NOT_A_STREAM: Final = (
+    ValueError,
+    IndexError,
+    KeyError,
+    TypeError,
+    AttributeError,  # an entry appended to what takes none
+    OverflowError,
+    RecursionError,
+)
+
+
 class _Mark:
     """Where a list of arguments begins on the stack."""
 
@@ -94,7 +105,7 @@ def read_pickle(data: bytes, where: str) -> Any:
                 machine.push_or_refuse(op.name, argument)
             else:
                 action(machine, argument)
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except _NOT_A_STREAM as error:
         raise _damaged(where, f"{type(error).__name__}: {str(error)[:200]}") from error
     raise _damaged(where, "it ends before it is complete")
 

@@ -94,12 +94,13 @@ class Findings:
         if not beside and _PACKED not in bundle.packed_findings():
             return None
         data = jsonio.loads(path.read_bytes() if beside else bundle.read_packed_findings(_PACKED))
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        about = data.get("bundle") if isinstance(data, dict) else None
+        if not isinstance(about, dict) or data.get("schema") != SCHEMA:
             raise BundleError(
                 f"The file '{path}' is not a '{SCHEMA}' document, so it cannot be shown beside "
                 "the bundle. Run `workbench diagnose` again to write it anew."
             )
-        if data.get("bundle", {}).get("digest") != bundle.digest:
+        if about.get("digest") != bundle.digest:
             return None
         found = cls(data)
         if beside and (bundle.findings_dir / "trace" / "events.json").is_file():
