@@ -117,6 +117,8 @@ class Manifest(msgspec.Struct, kw_only=True):
         provenance: What the user told about the run.
         notes: Sentences about limits of this record.
         sealed: Whether writing came to its end.
+        incident: What the bundles of all ranks of one incident share, or empty: one process.
+        level: ``full`` (what this rank found went bad first, or it alone knows of it) or ``light``.
     """
 
     format: str = FORMAT
@@ -138,6 +140,8 @@ class Manifest(msgspec.Struct, kw_only=True):
     provenance: dict[str, Any] = {}
     notes: list[str] = []
     sealed: bool = False
+    incident: str = ""
+    level: str = "full"
 
 
 def fingerprint(kind: str, first_bad: FirstBad | None) -> str:

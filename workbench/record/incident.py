@@ -18,6 +18,14 @@ from workbench.evidence.wording import byte_size
 from workbench.evidence.writer import BundleWriter
 from workbench.record.calm import write_calm
 from workbench.record.evidence import evidence_of, statistics_of
+from workbench.record.incident_ranks import (
+    Part,
+    keeps_gradients,
+    lend,
+    part_of,
+    ranks_content,
+    write_incident_file,
+)
 from workbench.record.recovery import write_trajectory
 from workbench.record.session import Session
 from workbench.record.settings import original_conditions
@@ -69,6 +77,8 @@ class Incident:
         heavy: Parts that are not written yet, by name.
         dropped: Parts that are left out for their size, and why.
         writer: The bundle's writer, once begun.
+        part: This rank's part of an incident of several.
+        needs: What must lie beside the bundle for a replay, or None.
     """
 
     recorder: Recorder
@@ -83,6 +93,8 @@ class Incident:
     heavy: dict[str, Any] = field(default_factory=dict)
     dropped: dict[str, str] = field(default_factory=dict)
     writer: BundleWriter = field(init=False)
+    part: Part = field(default_factory=Part)
+    needs: str | None = None
 
     def begin(self, budget: int) -> Written:
         """Write what is light and give the bundle its name; ``complete`` writes the rest.
@@ -102,6 +114,7 @@ class Incident:
         name = bundle_name(self.recorder.run_id, self.session.step_index, self.recorder.rank,
                            self.recorder.world)  # fmt: skip
         self.writer = writer = BundleWriter(self.recorder.directory, name)
+        self.part = part_of(self.recorder, self.session, self.trip)
         with self._abort_on_failure():
             snapshot = self.session.snapshot
             self.state = None if snapshot is None else snapshot.freeze()
@@ -113,6 +126,7 @@ class Incident:
             if sizes.get("batch", 0) <= _LIGHT_BATCH:  # it is what replays first
                 self._write_part(writer, "batch")
             self._publish(writer)
+            self._name_ranks()
             self.completeness = self._completeness(self.state)
             left = sum(sizes[stem] for stem in self.heavy if stem not in self.dropped)
             return Written(writer.path, writer.bytes_written + left)
@@ -159,6 +173,9 @@ class Incident:
         writer.add_lines("ledger.jsonl", list(recorder.ledger.recent))
         writer.add_json("evidence.json", evidence_of(session, self.trip, self.runner, self.alerts))
         writer.add_json("environment.json", environment())
+        if self.part.incident:
+            said = ranks_content(recorder, session, self.trip, self.part, state)
+            writer.add_json("ranks.json", said)
         if self._statistics_only():
             batches = [] if state is None else state.micro_batches
             writer.add_json("statistics.json", statistics_of(session, batches))
@@ -180,9 +197,15 @@ class Incident:
             return parts
         if state.micro_batches:
             parts["batch"] = light_trees(state)["batch"]
+        if self.part.incident:
+            size = tree_bytes(heavy_trees(state))
+            state, self.needs = lend(self.part, state, size)
+            assert state is not None  # noqa: S101 - what is lent was there
         parts |= heavy_trees(state)
-        if self.session.gradients:
+        if self.session.gradients and keeps_gradients(self.part, self.recorder.rank):
             parts["gradients"] = {n: kept.tensor for n, kept in self.session.gradients.items()}
+        if self.part.level == "light":
+            return parts
         if steps := self.recorder.ring.steps_before(self.session.step_index):
             parts["trajectory"] = steps
         if self.trip.kind == "alert" and self.recorder.calm.kept is not None:
@@ -233,6 +256,8 @@ class Incident:
             step=session.step_index,
             rank=recorder.rank,
             world=recorder.world,
+            incident=self.part.incident,
+            level=self.part.level,
             first_bad=self.trip.first_bad,
             conditions=original_conditions(
                 recorder.step_object,
@@ -252,6 +277,13 @@ class Incident:
             provenance=recorder.provenance,
         )
 
+    def _name_ranks(self) -> None:
+        recorder, session = self.recorder, self.session
+        recorder.guard(
+            "incident file",
+            lambda: write_incident_file(recorder, session, self.part, recorder.directory),
+        )
+
     def _statistics_only(self) -> bool:
         return self.recorder.policy.save == "statistics"
 
@@ -263,7 +295,9 @@ class Incident:
         update = forward or self._missing_for_update(state)
         steps = self.recorder.ring.steps_before(self.session.step_index)
         trajectory = None if self._led_to(state, steps) else forward
-        if not trajectory and not steps:
+        if self.part.level == "light":
+            trajectory = forward or "missing earlier steps: a light bundle has none"
+        elif not trajectory and not steps:
             trajectory = "missing earlier steps: the policy keeps none (recovery_every=0)"
             if self.recorder.policy.recovery_every:
                 trajectory = "missing earlier steps: there was none yet, or memory was too small"
@@ -283,6 +317,8 @@ class Incident:
         return bool(steps) and state.model is None and bool(state.micro_batches)
 
     def _missing_for_forward(self, state: StepState | None) -> str | None:
+        if self.part.stages is not None:
+            return self.part.stages
         if state is None:
             return f"missing state: {self.missing['state']}"
         if "state/model" in self.missing:
@@ -299,7 +335,7 @@ class Incident:
             return f"missing batch: {self.missing.get('batch', 'none was given to the recorder')}"
         if "batch objects" in self.missing:
             return f"missing parts of the batch: {self.missing['batch objects']}"
-        return None
+        return self.needs
 
     def _missing_for_update(self, state: StepState | None) -> str | None:
         if "state/optimizer" in self.missing:

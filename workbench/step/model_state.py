@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from workbench.numerics.counts import count
 from workbench.numerics.digests import mask_digest
 from workbench.step.names import join, walk
+from workbench.step.shards import Shard, shard_of
 from workbench.step.snapshots import (
     SCALARS,
     Kept,
@@ -75,6 +76,7 @@ class ModelState:
         modules: By path: ``type``, ``training``, ``attributes`` (plain values) and, where the
             module has it, ``extra_state``.
         missing: What could not be kept: name and why.
+        shards: Where a tensor that is one rank's part belongs in its whole.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -82,6 +84,7 @@ class ModelState:
     ties: list[list[str]] = field(default_factory=list)
     modules: dict[str, dict[str, Any]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    shards: dict[str, Shard] = field(default_factory=dict)
 
     def assumed(self) -> list[str]:
         """Names of tensors that were read only when the step had tripped."""
@@ -154,6 +157,23 @@ class ModelSnapshot:
             self._failed[key] = f"a tensor of type {type(t).__name__} cannot be copied: {error}"
         self._requires_grad[key] = t.requires_grad
 
+    def keep_buffers(self) -> None:
+        """Keep all buffers again, as they are now."""
+        buffers = [b for seen in self._seen for b in seen.buffers.values() if b is not None]
+        with torch.no_grad():
+            for buffer in buffers:
+                self._kept.pop(id(buffer), None)
+                self._keep(buffer)
+
+    def parameter_names(self) -> dict[int, str]:
+        """The names of the parameters that were there, by ``id``; a tied one's first name."""
+        found: dict[int, str] = {}
+        for seen in self._seen:
+            for name, parameter in seen.parameters.items():
+                if parameter is not None and not is_lazy(parameter):
+                    found.setdefault(id(parameter), join(seen.path, name))
+        return found
+
     def buffer_masks(self) -> dict[str, str]:
         """Digest the non-finite set of every buffer that had one, by sink name."""
         found: dict[str, str] = {}
@@ -185,6 +205,13 @@ class ModelSnapshot:
                 if item is None:
                     state.missing[full] = self._failed.get(id(tensor), "not seen")
                     continue
+                try:
+                    shard = shard_of(tensor)
+                except ValueError as error:
+                    state.missing[full] = str(error)
+                    continue
+                if shard is not None:
+                    state.shards[full] = shard
                 kept[full] = item
                 names.setdefault(id(tensor), []).append(full)
                 state.info[full] = TensorInfo(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from workbench.errors import CannotRunError
 from workbench.step.names import named_parameters
 from workbench.step.object_state import simple_attributes, type_name
+from workbench.step.shards import Shard, shard_of
 from workbench.step.snapshots import How, copy_tree, plain, snapshot_tree
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class OptimizerState:
         how: How the entries were kept; ``assumed`` when they were read only at the trip.
         on_host: Entries ``name/key`` that live on the CPU though their parameter does not.
         left_out: What could not be kept.
+        shards: Where an entry ``name/key`` that is one rank's part belongs in its whole.
     """
 
     type: str
@@ -48,6 +50,7 @@ class OptimizerState:
     how: How = "assumed"
     on_host: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    shards: dict[str, Shard] = field(default_factory=dict)
 
 
 def parameter_names(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[int, str]:
@@ -110,9 +113,16 @@ def _keep_entries(
 ) -> None:
     kept = state.state.setdefault(name, {})
     for key, value in entries.items():
+        try:
+            shard = shard_of(value)
+        except ValueError:
+            state.left_out.append(f"{name}/{key}")
+            continue
         if not isinstance(key, str) or not plain(value):
             state.left_out.append(f"{name}/{key}")
             continue
+        if shard is not None:
+            state.shards[f"{name}/{key}"] = shard
         kept[key] = snapshot_tree(value)
         if isinstance(value, Tensor) and value.device.type == "cpu" != parameter.device.type:
             state.on_host.append(f"{name}/{key}")

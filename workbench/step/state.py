@@ -179,6 +179,8 @@ class StepSnapshot:
 
     def _capture_optimizers(self, how: Any) -> list[OptimizerState]:
         names = parameter_names(self._model_object, self._optimizer_objects)
+        if self.model is not None:  # FSDP2 exchanges parameters within a step
+            names |= self.model.parameter_names()
         return [
             capture_optimizer(optimizer, names, groups, how)
             for optimizer, groups in zip(self._optimizer_objects, self._groups, strict=True)

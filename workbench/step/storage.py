@@ -21,6 +21,7 @@ from workbench.step.model_state import ModelState, TensorInfo
 from workbench.step.object_state import ObjectState
 from workbench.step.optimizer_state import OptimizerState
 from workbench.step.rng import RngState
+from workbench.step.shards import Shard
 from workbench.step.state import StepState
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def _model_tree(model: ModelState) -> dict[str, Any]:
         "ties": model.ties,
         "modules": model.modules,
         "missing": model.missing,
+        **_shard_trees(model.shards),
     }
 
 
@@ -98,7 +100,16 @@ def _optimizer_tree(state: OptimizerState) -> dict[str, Any]:
         "how": state.how,
         "on_host": state.on_host,
         "left_out": state.left_out,
+        **_shard_trees(state.shards),
     }
+
+
+def _shard_trees(shards: Mapping[str, Shard]) -> dict[str, Any]:
+    return {"shards": {name: one.as_tree() for name, one in shards.items()}} if shards else {}
+
+
+def _read_shards(tree: Any) -> dict[str, Shard]:
+    return {str(name): Shard.from_tree(one) for name, one in tree.get("shards", {}).items()}
 
 
 def _object_tree(state: ObjectState) -> dict[str, Any]:
@@ -229,7 +240,7 @@ def _read_model(tree: Any) -> ModelState:
         raise ValueError(f"no description of {unknown[0]!r}")
     modules = {str(path): dict(value) for path, value in tree["modules"].items()}
     ties = [[str(name) for name in group] for group in tree["ties"]]
-    return ModelState(tensors, info, ties, modules, missing)
+    return ModelState(tensors, info, ties, modules, missing, _read_shards(tree))
 
 
 def _tensor(value: Any) -> Tensor:
@@ -253,6 +264,7 @@ def _read_optimizer(tree: Any) -> OptimizerState:
         how=tree["how"],
         on_host=[str(name) for name in tree["on_host"]],
         left_out=[str(name) for name in tree["left_out"]],
+        shards=_read_shards(tree),
     )
 
 
