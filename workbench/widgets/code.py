@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from workbench.widgets.code_results import results
+from workbench.widgets.presets import PRESETS
 from workbench.widgets.reducer import pending_conditions
 from workbench.widgets.state import ORIGINAL, Run, State
 
@@ -24,12 +26,28 @@ def to_code(state: State) -> str:
         lines += _run(run)
     pending = pending_conditions(state)
     if pending:
-        lines += ["", "# set in the panel, not run yet"]
+        named = preset_of(state)
+        lines += ["", f"# set in the panel{', preset ' + named if named else ''}, not run yet"]
         lines.append(f"wanted = bundle.conditions.replace({_arguments(pending)})")
     if state.findings is not None:
         step = f", step={reference!r}" if reference and trust.given != "source" else ""
         lines += ["", f"findings = workbench.diagnose(bundle{step})"]
+    lines += results(state)
     return "\n".join(lines) + "\n"
+
+
+def preset_of(state: State) -> str:
+    """The preset that the switches are set to; empty when they are set otherwise."""
+    for preset, settings in PRESETS.items():
+        working = {
+            key: value
+            for key, value in settings.items()
+            for switch in [state.facts.switch(key)]
+            if switch is not None and not switch.why_not and value != switch.recorded
+        }
+        if working and working == dict(state.wanted):
+            return preset
+    return ""
 
 
 def _run(run: Run) -> list[str]:

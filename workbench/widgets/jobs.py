@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from workbench.widgets import actions as a
-from workbench.widgets.state import ORIGINAL, STAGE_NAMES, Problem, Run
+from workbench.widgets.state import MADE_HERE, ORIGINAL, STAGE_NAMES, Problem, Run
 from workbench.widgets.store import Store
 from workbench.widgets.translate import layers_of, stage_view, stage_views
 from workbench.widgets.words import changed_words, diagnosis_takes, finding_of, run_result
@@ -274,7 +274,7 @@ class Jobs:
         self._job = None
         result = event.get("result") or {}
         if job.result:
-            self._store.dispatch(a.ResultCame(job.result, result, "Made here, just now."))
+            self._store.dispatch(a.ResultCame(job.result, result, MADE_HERE))
             self._end(job)
         elif job.command == "verdict":
             self._verdict(job, result)

@@ -10,6 +10,7 @@ from workbench.charts.words import result as result_words
 from workbench.widgets import parts
 from workbench.widgets.findings import items, mapping, place
 from workbench.widgets.markup import esc, link, middle, name, note, table
+from workbench.widgets.origin_graph import graph
 from workbench.widgets.parts import Act
 from workbench.widgets.state import State
 from workbench.widgets.store import Store
@@ -32,7 +33,8 @@ class Origin:
         """The findings."""
         again = tuple(one for one in state.results if one.name.startswith("counterfactual:"))
         busy = state.activity is not None
-        return (id(state.findings), busy, state.findings_from, again, state.takes)
+        drawn = "graph" in state.look.open
+        return (id(state.findings), busy, state.findings_from, again, state.takes, drawn)
 
     def draw(self, state: State) -> None:
         """Write the diagnosis, or offer one."""
@@ -53,7 +55,7 @@ def origin_markup(state: State) -> str:
     if not origins:
         body = _nothing_wrong(data)
     else:
-        body = _chain(data, origins) + "".join(_origin(one) for one in origins)
+        body = _chain(data, origins) + graph(state) + "".join(_origin(one) for one in origins)
     return head + body + _tried(state) + _absorbed(data) + _limits(data) + _anomaly(state)
 
 

@@ -32,6 +32,7 @@ VIEWS = ("ranges", "heat map")
 
 RECORDED = "Recorded"
 ORIGINAL = "Original"
+MADE_HERE = "Made here, just now."
 
 
 @dataclass(frozen=True)
@@ -220,6 +221,7 @@ class Look:
     record: int = -1
     samples: tuple[int, ...] = ()
     against: tuple[str, str] = ("", "")
+    other: str = ""
     open: frozenset[str] = frozenset()
     dark: bool = False
     width: int = 1220

@@ -209,7 +209,8 @@ class Tasks:
         job = Job(
             "Compare bundles", "", "compare", {"other": str(self.other.path)}, result="bundles"
         )
-        self._store.dispatch(a.Looked((("tab", "compare"),)))
+        look = (("tab", "compare"), ("other", str(self.other.path)))
+        self._store.dispatch(a.Looked(look))
         self._replaying("", lambda: self._jobs.add(job), waits=True, runs_code=False)
 
     def sweep(self, cells: Iterable[Mapping[str, Any]] | None = None) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from workbench.widgets import actions as a
 from workbench.widgets.conditions import without_effect_line
+from workbench.widgets.origin_graph import graph
 from workbench.widgets.ranges import Ranges, chart_width
 from workbench.widgets.state import TABS
 
@@ -180,6 +183,23 @@ def test_origin_offers_a_diagnosis_and_then_shows_it(panel):
     assert "aten.log.default" in region.widget.value
     assert "Placebo" in region.widget.value
     assert "What this does not show" in region.widget.value
+
+
+def test_the_way_is_drawn_on_request_with_escaped_names(panel):
+    evil = "<img src=x>"
+    chain = [
+        {"event": 3, "op": "aten.log.default", "counts": {"neg_inf": 2}, "where": "loss"},
+        {"event": 4, "op": evil, "counts": {"nan": 1}, "source": evil, "skipped": 12},
+    ]
+    origins = [{"event": 3, "op": "aten.log.default"}, {"event": 9, "op": evil}]
+    findings = {"chain": chain, "origins": origins}
+    state = replace(panel.state, findings=findings)
+    assert "wb-graph-box" not in graph(state)
+    drawn = graph(state.looking(open=frozenset({"graph"})))
+    assert drawn.count('class="wb-graph-box"') == 2, "the second op and the gate"
+    assert drawn.index("▼ 2 −Inf") < drawn.index("12 ops") < drawn.index("Caught at")
+    assert drawn.count("wb-graph-born") == 1 and "also born in this step" in drawn
+    assert "<img" not in drawn
 
 
 def test_code_and_keys_open_and_close(panel):
