@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from workbench.evidence.wording import before_the_step
+
 if TYPE_CHECKING:
     from workbench.diagnose.answers import Answer
 
@@ -88,10 +90,11 @@ def _growth(growth: Mapping[str, Any] | None) -> list[str]:
 
 
 def _origin(origin: Mapping[str, Any]) -> str:
+    held = before_the_step(origin)
     place = origin.get("module") or origin.get("where") or "?"
+    born = [f"Born at {origin.get('op') or origin.get('kind')}", f"{place}, {origin.get('stage')}"]
     parts = [
-        f"Born at {origin.get('op') or origin.get('kind')}",
-        f"{place}, {origin.get('stage')}",
+        *(born if held is None else [f"It was {held}"]),
         _words(origin.get("cause") or "cause not known"),
     ]
     if origin.get("dtype"):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from workbench.diagnose.ranks import ranks_answer
 from workbench.evidence.summary import reach, summary_facts, sure
 from workbench.evidence.verdicts import result_sentence
-from workbench.evidence.wording import clean, joined, number
+from workbench.evidence.wording import before_the_step, clean, joined, number
 
 if TYPE_CHECKING:
     from workbench.diagnose.findings import Findings
@@ -98,6 +98,18 @@ def born(origin: Mapping[str, Any]) -> str:
     return f"{what} in {clean(place, 90)}{backward}{source}"
 
 
+def _origins(origins: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Sentences on the first two: what was born, and what was there before."""
+    said = [(before_the_step(o), f"{born(o)}{_positions(o)}") for o in origins[:2]]
+    made = [place for held, place in said if held is None]
+    sentences = [f"Born at {'; '.join(made)}."] if made else []
+    sentences += [f"It was {held}." for held, _ in said if held is not None]
+    more = len(origins) - 2
+    if more > 0:
+        sentences.append(f"{number(more)} more.")
+    return sentences
+
+
 # -- where ----------------------------------------------------------------------------------------
 
 
@@ -116,9 +128,7 @@ def _where(bundle: Bundle, data: Mapping[str, Any]) -> str:
         )
     origins = _rows(data, "origins")
     if origins:
-        shown = [f"{born(origin)}{_positions(origin)}" for origin in origins[:2]]
-        more = f"; {number(len(origins) - 2)} more" if len(origins) > 2 else ""
-        return f"{caught} Born at {'; '.join(shown)}{more}."
+        return f"{caught} {' '.join(_origins(origins))}"
     left = _mapping(data.get("envelope")).get("sentence")
     if left:
         return f"{caught} {clean(left, 300)}"

@@ -20,6 +20,7 @@ from workbench.diagnose.changed import (
     run_changed,
     trace_changed,
 )
+from workbench.diagnose.declared import repaired_to_domain
 from workbench.diagnose.general import general_interventions
 from workbench.diagnose.growth_runs import growth_rows
 from workbench.diagnose.interventions import AtCall, Intervention, Together
@@ -127,6 +128,7 @@ def _rows(
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     own = [] if judged.cause is None else list(judged.cause.counterfactuals(judged.case))
+    own += repaired_to_domain(replay)
     names = {intervention.name for intervention in own}
     general = [i for i in general_interventions(replay, judged.case) if i.name not in names]
     for number, intervention in enumerate([*own, *general]):

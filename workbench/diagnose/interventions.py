@@ -195,6 +195,26 @@ def in_wider_dtype(case: Case) -> list[Intervention]:
     return found
 
 
+def unscaled_before_clipping(case: Case) -> list[Intervention]:
+    """The order exchanged of a loop that clips gradients while they are scaled.
+
+    The placebo is another threshold: a change of the clip that leaves its order.
+    """
+    scale = case.facts.get("scale")
+    graph = case.trace.graph
+    clip = next((e.index for e in graph if e.stage == "clip"), None)
+    scaled = isinstance(scale, float) and scale != 1.0
+    if clip is None or not scaled or any(e.stage == "unscale" for e in graph[:clip]):
+        return []
+    return [
+        Intervention(
+            "gradients unscaled before they are clipped",
+            conditions={"clip_before_unscale": True},
+            placebo=Intervention("a clip threshold of 1e6", conditions={"max_grad_norm": 1e6}),
+        )
+    ]
+
+
 def _other_module(case: Case, module: str) -> Intervention | None:
     """Another leaf module that the bad value did not pass."""
     visited = {case.trace.graph[i].module for i in case.slice.visited}

@@ -56,8 +56,11 @@ def recompute(kept: KeptEvent, element: int = 0) -> Tensor | None:
             out = kept.func(*args, **kwargs)
     except (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError):
         return None  # no such kernel in float64, or dtypes that must not be mixed
-    if plan.written:
-        named = dict(zip(plan.arguments, args, strict=False)) | kwargs
+    named = dict(zip(plan.arguments, args, strict=False)) | kwargs
+    slot = _bad_slot(kept)
+    if slot is not None:
+        out = named.get(slot)
+    elif plan.written and not plan.makes_new:
         out = next((named[name] for name in plan.arguments if name in plan.written), out)
     return _pick(out, element)
 
@@ -118,8 +121,25 @@ def underflowed(kept: KeptEvent, element: int = 0) -> int:
     return int(((actual == 0) & (wide != 0) & torch.isfinite(wide)).sum())
 
 
+def _bad_slot(kept: KeptEvent) -> str | None:
+    """The argument written in place that went bad although all that was returned is finite.
+
+    The running variance of a batch normalisation overflows so.
+    """
+    if not kept.written or any(not _finite(t) for t in kept.outputs):
+        return None
+    return next((name for name, t in kept.written.items() if not _finite(t)), None)
+
+
+def _finite(t: Tensor) -> bool:
+    return bool(torch.isfinite(t).all())
+
+
 def _actual(kept: KeptEvent, element: int) -> Tensor | None:
     """What the event really produced."""
+    slot = _bad_slot(kept)
+    if slot is not None:
+        return kept.written[slot]
     if not kept.outputs:
         return None
     index = element if element < len(kept.outputs) else 0

@@ -28,7 +28,7 @@ def repaired_batch(case: Case) -> list[Intervention]:
     def change(fix: Fix) -> Callable[[Any], Any]:
         def edit(batch: Any) -> Any:
             chosen = [value for leaf, value in batch_leaves(batch) if leaf == name]
-            return _in_tree(batch, chosen[0] if chosen else None, fix)
+            return in_tree(batch, chosen[0] if chosen else None, fix)
 
         return edit
 
@@ -62,14 +62,15 @@ def _zero_others(tensor: torch.Tensor) -> torch.Tensor:
     return flat.reshape(tensor.shape)
 
 
-def _in_tree(tree: Any, chosen: torch.Tensor | None, fix: Fix) -> Any:
+def in_tree(tree: Any, chosen: torch.Tensor | None, fix: Fix) -> Any:
+    """The batch with one of its tensors fixed."""
     if isinstance(tree, torch.Tensor):
         return _fixed(tree, fix) if tree is chosen else tree
     if isinstance(tree, dict):
-        changed = {key: _in_tree(value, chosen, fix) for key, value in tree.items()}
+        changed = {key: in_tree(value, chosen, fix) for key, value in tree.items()}
         return changed if type(tree) is dict else _same_mapping(tree, changed)
     if isinstance(tree, list | tuple):
-        items = [_in_tree(item, chosen, fix) for item in tree]
+        items = [in_tree(item, chosen, fix) for item in tree]
         return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
     return tree
 

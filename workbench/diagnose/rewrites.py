@@ -24,6 +24,37 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
     return value
 
 
+class Copies:
+    """Stand-ins for a call's tensors; what the call writes into one goes to the real tensor.
+
+    Batch normalisation writes its running statistics so; left in a copy, an overflow in them would
+    seem gone.
+
+    Args:
+        make: Makes a stand-in.
+    """
+
+    def __init__(self, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._make = make
+        self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Make one."""
+        copy = self._make(tensor)
+        if copy is not tensor:
+            self._pairs.append((tensor, copy))
+        return copy
+
+    def write_back(self) -> None:
+        """Copy what was written since."""
+        with torch.no_grad():
+            for tensor, copy in self._pairs:
+                before = self._make(tensor)  # not every op that writes says so by the version
+                same = (copy == before) | ((copy != copy) & (before != before))
+                if not bool(same.all()):
+                    tensor.copy_(copy)
+
+
 def in_dtype(dtype: torch.dtype, *, narrow: bool = True) -> Rewrite:
     """Run the call in a wider dtype, outside of autocast, and keep its result in it.
 
@@ -36,13 +67,15 @@ def in_dtype(dtype: torch.dtype, *, narrow: bool = True) -> Rewrite:
     def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if func.__name__.endswith("_") and not func.__name__.endswith("__"):
             return NotImplemented  # written in place: its memory has the narrow dtype
-        wide = map_tensors(args, lambda t: t.to(dtype))
-        named = {
-            k: _wide_dtype(map_tensors(v, lambda t: t.to(dtype)), dtype) for k, v in kwargs.items()
-        }
+        copies = Copies(lambda t: t.to(dtype))
+        wide = map_tensors(args, copies)
+        named = {k: _wide_dtype(map_tensors(v, copies), dtype) for k, v in kwargs.items()}
         with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
             out = func(*wide, **named)
-        return map_tensors(out, _narrow) if narrow else out
+        if not narrow:
+            return out
+        copies.write_back()
+        return map_tensors(out, _narrow)
 
     return rewrite
 
@@ -293,9 +326,11 @@ def bounded_operands(limit: float) -> Rewrite:
 
     def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         in_place = func.__name__.endswith("_") and not func.__name__.endswith("__")
-        first = args[:1] if in_place else map_tensors(args[:1], lambda t: t.clamp(-limit, limit))
-        rest = map_tensors(args[1:], lambda t: t.clamp(-limit, limit))
-        return func(*first, *rest, **kwargs)
+        copies = Copies(lambda t: t.clamp(-limit, limit))
+        first = args[:1] if in_place else map_tensors(args[:1], copies)
+        out = func(*first, *map_tensors(args[1:], copies), **kwargs)
+        copies.write_back()
+        return out
 
     return rewrite
 
@@ -352,9 +387,11 @@ def biased_variance() -> Rewrite:
 
 
 def keyword(**changed: Any) -> Rewrite:
-    """Call with other keyword arguments."""
+    """Call with other keyword arguments, unless the call gives just these."""
 
     def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if all(name in kwargs and kwargs[name] == value for name, value in changed.items()):
+            return NotImplemented
         return func(*args, **{**kwargs, **changed})
 
     return rewrite

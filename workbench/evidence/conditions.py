@@ -44,7 +44,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         anomaly: Autograd's anomaly mode.
         scale: Loss scale, or None without a scaler.
         max_grad_norm: Clip threshold, or None without clipping.
-        clip_before_unscale: The order of the two exchanged.
+        clip_before_unscale: The order of the two exchanged: a loop that clips scaled gradients
+            unscales them first.
         mode: ``"recorded"``, ``"train"`` or ``"eval"``; ``"eval:encoder+head.norm"`` sets those
             modules alone, with what is inside them.
         rng: ``"recorded"``, or a seed set before the step.

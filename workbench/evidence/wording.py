@@ -96,3 +96,26 @@ def byte_size(size: int) -> str:
         if size >= scale:
             return f"{size / scale:.3g} {unit}"
     return f"{size} bytes"
+
+
+_HELD: Final = {
+    "poisoned_batch": "the batch field",
+    "poisoned_parameter": "the parameter",
+    "poisoned_buffer": "the buffer",
+    "poisoned_optimizer_state": "the optimizer state",
+    "captured_tensor": "the tensor",
+}
+
+
+def before_the_step(origin: Mapping[str, Any]) -> str | None:
+    """Where an origin's value was before the step began: it was not born in it.
+
+    Returns:
+        ``in the parameter head.weight before the step began``; None for what the step made.
+    """
+    holder = _HELD.get(str(origin.get("kind")))
+    if holder is None:
+        return None
+    tensor = origin.get("tensor")
+    name = clean(tensor.get("name") or "", 80) if isinstance(tensor, Mapping) else ""
+    return f"in {holder}{f' {name}' if name else ''} before the step began"

@@ -44,6 +44,7 @@ class ReplayRunner(StepRunner):
         self._conditions = conditions
         self._recorded = recorded
         self.autocast_seen: str | None = None
+        self._unscaled_first = False
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The autocast region around forward and loss, under these conditions."""
@@ -71,14 +72,39 @@ class ReplayRunner(StepRunner):
         if swapped == self._recorded.clip_before_unscale:
             super()._unscale(unit)
             return
+        if swapped and type(self.step).unscale is not TrainingStep.unscale:
+            self._own_order_exchanged(unit)
+            return
         if swapped:
             super()._clip(unit)
         # the user's own method may be what leaves the gradients scaled
         TrainingStep.unscale(self.step, self._optimizers_of(unit), self._scaler())
 
+    def _own_order_exchanged(self, unit: Unit) -> None:
+        """Exchange the order of a step with an ``unscale`` of its own.
+
+        Whether that method unscales is known only once it ran: where it does not, the loop clips
+        scaled gradients, and exchanged it unscales first.
+        """
+        parameters = [p for o in self._optimizers_of(unit) for g in o.param_groups
+                      for p in g["params"] if p.grad is not None]  # fmt: skip
+        held = [p.grad.detach().clone() for p in parameters]
+        super()._unscale(unit)
+        if not self.values.unscaled:
+            TrainingStep.unscale(self.step, self._optimizers_of(unit), self._scaler())
+            self._unscaled_first = True
+            return
+        scale = float(self.scaler.get_scale())
+        for parameter, gradient in zip(parameters, held, strict=True):
+            parameter.grad.copy_(gradient)
+        super()._clip(unit)
+        for parameter in parameters:
+            parameter.grad.div_(scale)
+
     def _clip(self, unit: Unit) -> None:
         swapped = self._conditions.clip_before_unscale
-        if not swapped or swapped == self._recorded.clip_before_unscale:
+        exchanged = swapped and swapped != self._recorded.clip_before_unscale
+        if not exchanged or self._unscaled_first:
             super()._clip(unit)
 
 

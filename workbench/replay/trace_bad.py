@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,11 @@ def verify_inputs(event: Event, plan: OpPlan, part: Part) -> None:
 
 
 def absorbs_some(event: Event, plan: OpPlan, part: Part, write: Write, out: Tensor) -> bool:
-    """Whether an op that made NaN of some Infs turned others into finite values."""
+    """Whether an op that made NaN of some Infs turned others of the same sign into finite values.
+
+    A sign that came out finite somewhere does not count where the other sign, no element of which
+    did, is at hand to have made the NaN: in a softmax −Inf becomes 0, and the +Inf makes the NaN.
+    """
     if not write.counts[0]:
         return False
     inputs = inputs_of(plan, part)
@@ -46,7 +51,11 @@ def absorbs_some(event: Event, plan: OpPlan, part: Part, write: Write, out: Tens
         tensor = inputs.get(read.argument)
         if tensor is None or tensor.shape != out.shape or read.counts[0]:
             continue
-        if bool((torch.isinf(tensor) & torch.isfinite(out)).any()):
+        finite, nan = torch.isfinite(out), torch.isnan(out)
+        signs = [tensor == math.inf, tensor == -math.inf]
+        absorbed = [bool((sign & finite).any()) for sign in signs]
+        converted = [bool((sign & nan).any()) for sign in signs]
+        if any(absorbed) and all(a for a, c in zip(absorbed, converted, strict=True) if c):
             return True
     return False
 
@@ -73,3 +82,12 @@ def written_in_place(plan: OpPlan, parts: Sequence[Part]) -> list[Tensor]:
         if first is not None:
             found.append(first.detach().clone())
     return found
+
+
+def written_besides(plan: OpPlan, given: Part) -> dict[str, Tensor]:
+    """What an op that returns something else wrote into its arguments, as it is now."""
+    return {
+        name: value.detach().clone()
+        for name, value in given
+        if name in plan.written and isinstance(value, torch.Tensor)
+    }

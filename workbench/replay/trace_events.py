@@ -191,6 +191,7 @@ class KeptEvent:
         kwargs: Its keyword arguments, likewise.
         names: Argument names by position.
         outputs: Its outputs, cloned after it ran.
+        written: Of an op that returns something else: what it wrote in place, by argument.
     """
 
     event: int
@@ -199,6 +200,7 @@ class KeptEvent:
     kwargs: dict[str, Any]
     names: tuple[str, ...]
     outputs: list[Tensor] = field(default_factory=list)
+    written: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -27,7 +27,13 @@ from workbench.replay.trace_arguments import (
     list_elements,
     tensors_in,
 )
-from workbench.replay.trace_bad import Part, absorbs_some, verify_inputs, written_in_place
+from workbench.replay.trace_bad import (
+    Part,
+    absorbs_some,
+    verify_inputs,
+    written_besides,
+    written_in_place,
+)
 from workbench.replay.trace_context import SourceFinder, StepContext
 from workbench.replay.trace_events import Event, KeptEvent, Read, Write
 from workbench.replay.trace_plan import PLANS, OpPlan, floating
@@ -169,6 +175,8 @@ class TraceMode(TorchDispatchMode):
             self._note_results(plan, events, parts, out, looked)
             if kept is not None:
                 kept.outputs = [t.detach().clone() for _, t in tensors_in("out", out)]
+                if plan.makes_new:
+                    kept.written = written_besides(plan, given)
                 if not kept.outputs:  # a list op that writes in place returns nothing
                     kept.outputs = written_in_place(plan, parts)
         return out

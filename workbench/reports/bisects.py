@@ -10,7 +10,7 @@ from workbench.charts.rows import Rows
 from workbench.charts.words import number
 from workbench.diagnose.answers import born
 from workbench.errors import CannotRunError
-from workbench.evidence.wording import joined
+from workbench.evidence.wording import before_the_step, joined
 from workbench.reports import blocks
 from workbench.reports.blocks import Block, Section
 from workbench.reports.incident import Incident
@@ -89,7 +89,8 @@ def first_screen(report: BisectReport) -> Section:
         runs += f"; statistics of {number(data['ops_looked_at'])} of {number(data['ops'])} ops"
     headline = ("Nothing non-finite reaches a sink of this step here.", "")
     if origin is not None:
-        headline = (f"Born at {born(origin)}.", "bad")
+        held = before_the_step(origin)
+        headline = (f"It was {held}." if held else f"Born at {born(origin)}.", "bad")
     facts = [
         ("Block", _block(data), "search"),
         ("Part", f"{data['part']}." if data["part"] else "", "search"),
@@ -137,7 +138,8 @@ def search(report: BisectReport) -> Section:
         tensor = origin.get("tensor") or {}
         positions = tensor.get("positions") or {}
         rows = (
-            ("Born at", born(origin)),
+            ("Was", before_the_step(origin) or ""),
+            ("Born at", "" if before_the_step(origin) else born(origin)),
             ("Tensor", str(tensor.get("name") or "")),
             ("Elements", number(positions.get("count"))),
             ("First of them", str(positions.get("first") or "")),

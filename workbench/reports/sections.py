@@ -13,6 +13,7 @@ from workbench.charts.loss_rows import with_loss
 from workbench.charts.rows import Rows
 from workbench.charts.words import number, result
 from workbench.diagnose.answers import NEEDS_REPLAY, born
+from workbench.evidence.wording import before_the_step
 from workbench.reports import blocks, wording
 from workbench.reports.blocks import Block, Section
 from workbench.reports.incident import Incident, load_incident
@@ -135,7 +136,8 @@ def _one_origin(incident: Incident, item: Mapping[str, Any], *, numbered: bool) 
     tensor = item.get("tensor") or {}
     positions = tensor.get("positions") or {}
     rows = [
-        ("Born at", place),
+        ("Was", before_the_step(item) or ""),
+        ("Born at", "" if before_the_step(item) else place),
         ("Kind", wording.words(item.get("kind"))),
         ("Cause", wording.words(item.get("cause") or "not classified")),
         ("Why", str(item.get("explanation") or "")),

@@ -103,3 +103,29 @@ def test_ranks_that_decided_alike_and_those_that_did_not(tmp_path):
     assert apart.startswith("No: rank 0: "), apart
     assert "the update was made" in apart
     assert "no longer equal" in apart
+
+
+class BadWeight(LogOfZero):
+    def build_model(self):
+        model = super().build_model()
+        with torch.no_grad():
+            model.weight[0, 1] = float("nan")
+        return model
+
+
+def test_what_was_there_before_is_not_called_born(tmp_path):
+    step = BadWeight()
+    model = step.build_model()
+    recorder = Recorder(
+        step,
+        model,
+        step.build_optimizer(model),
+        directory=tmp_path,
+        run_id="run",
+        policy=Policy(on_nonfinite="skip"),
+    )
+    bundle = open_bundle(recorder.train_step({"x": torch.ones(3, 2)}).incident)
+    findings = diagnose(bundle, step=BadWeight())
+    said = by_key(five_answers(bundle, findings))["where"].sentence
+    assert "It was in the parameter weight before the step began." in said
+    assert "Born at" not in said

@@ -11,7 +11,12 @@ from torch.nn import functional
 
 from workbench.diagnose.interventions import AtCall
 from workbench.diagnose.log_space import LogSpace
-from workbench.diagnose.rewrites import clamped_argument, double_where, safe_denominator
+from workbench.diagnose.rewrites import (
+    clamped_argument,
+    double_where,
+    keyword,
+    safe_denominator,
+)
 from workbench.diagnose.rewrites_values import representable_eps, valid_indices
 from workbench.diagnose.roots import Roots
 from workbench.diagnose.zoo_run import run_incident
@@ -445,3 +450,51 @@ def loss(out, b): return out.mean()
     row = found(tmp_path, text)
     assert row["cause"] == "fully_masked_softmax"
     assert ("gone", "unchanged") in by_name(row).values()
+
+
+CLIPS_SCALED = """
+import torch, torch.nn as nn
+CLIP = dict(max_norm=1.0, unscale=False)
+def build():
+    torch.manual_seed(0); model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**100)
+    return model, torch.optim.SGD(model.parameters(), 1e-3), scaler, [{"x": torch.randn(6, 4)}]
+def forward(model, b): return model(b["x"])
+def loss(o, b): return o.pow(2).mean()
+"""
+
+
+def test_a_norm_that_overflows_under_the_scale_is_finite_once_unscaled(tmp_path: Path) -> None:
+    row = found(tmp_path, CLIPS_SCALED)
+    assert row["origins"][0]["cause"] == "norm_overflow"
+    rows = by_name(row)
+    assert rows["gradients unscaled before they are clipped"] == ("gone", "unchanged")
+
+
+RUNNING_VARIANCE = """
+import torch, torch.nn as nn
+def build():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    return model, torch.optim.SGD(model.parameters(), 1e-3), None, [{"x": torch.randn(6, 4) * 1e25}]
+def forward(model, b): return model(b["x"])
+def loss(o, b): return o.pow(2).mean()
+"""
+
+
+def test_a_running_variance_overflows_also_where_its_copy_would_not(tmp_path: Path) -> None:
+    row = found(tmp_path, RUNNING_VARIANCE)
+    assert row["origins"][0]["cause"] == "float32_overflow"
+    rows = by_name(row)
+    # computed in float64 it still does not fit into its float32 buffer
+    assert rows["native_batch_norm in float64"][0] == "unchanged"
+    assert rows["operands of at most 1e18"] == ("gone", "unchanged")
+
+
+def test_a_keyword_that_a_call_gives_already_is_no_change() -> None:
+    changed = keyword(label_smoothing=0.0)
+    outputs, labels = torch.randn(2, 3), torch.tensor([0, 1])
+    given = {"label_smoothing": 0.0}
+    assert changed(functional.cross_entropy, (outputs, labels), given) is NotImplemented
+    smoothed = changed(functional.cross_entropy, (outputs, labels), {"label_smoothing": 0.1})
+    assert torch.equal(smoothed, functional.cross_entropy(outputs, labels))

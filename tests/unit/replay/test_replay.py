@@ -217,6 +217,29 @@ def test_clipping_before_unscaling_sees_scaled_gradients():
     assert before == pytest.approx(after * 1024.0, rel=1e-4)
 
 
+def test_the_order_of_a_loop_that_clips_scaled_gradients_is_exchanged_too():
+    class Forgets(steps.Scaled):
+        def unscale(self, optimizers, scaler):
+            """This loop clips before it unscales."""
+
+    replay = replay_of(Forgets())
+    replay.run(until="clip")
+    scaled = float(replay.session.runner.values.grad_norm)
+    replay.run(until="clip", conditions=replay.original.replace(clip_before_unscale="on"))
+    unscaled = float(replay.session.runner.values.grad_norm)
+    assert scaled == pytest.approx(unscaled * 1024.0, rel=1e-4)
+
+    class Does(steps.Scaled):
+        def unscale(self, optimizers, scaler):
+            super().unscale(optimizers, scaler)
+
+    replay = replay_of(Does())
+    replay.run(until="clip", conditions=replay.original.replace(clip_before_unscale="on"))
+    assert float(replay.session.runner.values.grad_norm) == pytest.approx(scaled, rel=1e-4)
+    norms = [p.grad.norm() for p in replay.session.runner.model.parameters()]
+    assert float(torch.stack(norms).norm()) <= 1.1 / 1024.0
+
+
 def test_the_threshold_is_the_steps_own_again_afterwards():
     step = steps.Scaled()
     replay = replay_of(step)

@@ -10,6 +10,7 @@ from workbench.cli.command import Command
 from workbench.cli.options import bundle_argument, code_options, json_option, require_code
 from workbench.cli.output import emit, note, say, table
 from workbench.errors import UsageError
+from workbench.evidence.wording import before_the_step
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +72,10 @@ def _where(data: dict[str, Any]) -> list[str]:
     lines = ["Nothing non-finite reaches a sink of this step here."]
     if origin is not None:
         place = origin["module"] or origin["where"]
+        held = before_the_step(origin)
         lines = [f"Born at {origin['op'] or origin['kind']} in {place} · {origin['stage']}"]
+        if held is not None:
+            lines = [f"It was {held}"]
         if origin["source"]:
             lines[0] += f" · {origin['source']}"
         lines.append(f"Block {data['block'] or '–'}, traced {data['part']}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
-from workbench.diagnose.interventions import Intervention
+from workbench.diagnose.interventions import Intervention, unscaled_before_clipping
 
 
 def _rule(case: Case) -> bool:
@@ -31,5 +31,8 @@ CAUSE = Cause(
         "through the scaler."
     ),
     limits="It does not show that the gradient would be finite without the loss scale.",
-    counterfactuals=lambda case: [Intervention("a loss scale of 1", conditions={"scale": 1.0})],
+    counterfactuals=lambda case: [
+        Intervention("a loss scale of 1", conditions={"scale": 1.0}),
+        *unscaled_before_clipping(case),
+    ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
-from workbench.diagnose.interventions import in_wider_dtype
+from workbench.diagnose.interventions import in_wider_dtype, unscaled_before_clipping
 
 
 def _rule(case: Case) -> bool:
@@ -26,5 +26,5 @@ CAUSE = Cause(
         "error_if_nonfinite=True."
     ),
     limits="It does not show why the gradients are this large.",
-    counterfactuals=in_wider_dtype,
+    counterfactuals=lambda case: [*unscaled_before_clipping(case), *in_wider_dtype(case)],
 )
