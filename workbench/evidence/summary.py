@@ -35,7 +35,9 @@ _SUBJECTS: Final = {
     "buffer": "buffer",
     "input": "batch field",
 }
-_SKIP_ALERTS: Final = frozenset({"consecutive_skips", "skip_ratio", "minimum_scale"})
+_SKIP_ALERTS: Final = frozenset(
+    {"consecutive_skips", "skip_ratio", "minimum_scale", "scale_falls", "repeated_trips"}
+)
 _ALONE: Final = frozenset({"loss", "grad_norm", "loss_scale"})
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.record.policy import Alerts
+from workbench.record.skips import SkipCounts, TripPlaces
 
 _FEWEST = 4
 """Steps that make a usual size."""
@@ -41,38 +42,87 @@ class Alert:
         }
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What the monitor is told of one finished step.
+
+    Attributes:
+        skipped: Per optimizer whether the scaler skipped it; empty where no update was reached.
+        scale: The loss scale after the step.
+        loss: Its loss.
+        norm: Its gradient norm.
+        update_ratio: Its update over the parameters it changed.
+        tripped: Whether a sink tripped.
+        module: The module that tripped, None where it is no module.
+        shard: The data shard of the step, None where it is not known.
+    """
+
+    skipped: tuple[bool, ...] = ()
+    scale: float | None = None
+    loss: float | None = None
+    norm: float | None = None
+    update_ratio: float | None = None
+    tripped: bool = False
+    module: str | None = None
+    shard: str | None = None
+
+
+def module_of(name: str) -> str | None:
+    """The module a sink belongs to, by the sink's name; None for a loss, a norm or a scale."""
+    kind, _, path = name.partition(":")
+    if kind not in ("gradient", "parameter", "buffer", "optimizer_state"):
+        return None
+    return path.partition("/")[0].rpartition(".")[0]
+
+
 class AlertMonitor:
     """Watches the steps of a run; each alert fires once and again only after it has cleared."""
 
     def __init__(self, settings: Alerts) -> None:
         self._settings = settings
-        self._skips: deque[bool] = deque(maxlen=settings.window)
+        self._skips = SkipCounts(settings.window)
         self._losses: deque[float] = deque(maxlen=settings.window)
         self._norms: deque[float] = deque(maxlen=settings.window)
+        self._ratios: deque[float] = deque(maxlen=settings.window)
+        self._places = TripPlaces(settings.window)
         self._previous_scale: float | None = None
+        self._scale_falls = 0
         self._raised: set[str] = set()
-        self.consecutive_skips = 0
 
-    def look(
-        self, skipped: bool, scale: float | None, loss: float | None, norm: float | None
-    ) -> list[Alert]:
+    @property
+    def consecutive_skips(self) -> int:
+        """Scaler skips in a row: of the optimizer that has been skipped longest."""
+        return max(self._skips.consecutive, default=0)
+
+    def skips_of(self, optimizer: int) -> int:
+        """Scaler skips in a row of one optimizer."""
+        counts = self._skips.consecutive
+        return counts[optimizer] if optimizer < len(counts) else 0
+
+    @property
+    def looks_at_updates(self) -> bool:
+        """Whether the size of updates makes an alert, and has to be sampled."""
+        return self._settings.update_ratio_factor is not None
+
+    def look(self, seen: Seen) -> list[Alert]:
         """Take in one finished step.
 
         Args:
-            skipped: Whether the scaler skipped it.
-            scale: The loss scale after it.
-            loss: Its loss.
-            norm: Its gradient norm.
+            seen: What is known of it.
         """
-        self.consecutive_skips = self.consecutive_skips + 1 if skipped else 0
-        self._skips.append(skipped)
+        self._skips.add(seen.skipped)
         found = [
             self._streak(),
             self._ratio(),
-            self._scale(scale),
-            self._jump("grad_norm_factor", "gradient norm", self._norms, norm),
-            self._jump("loss_factor", "loss", self._losses, loss),
-        ]
+            self._scale(seen.scale),
+            self._falls(seen.scale),
+            self._repeated(seen),
+            self._jump("grad_norm_factor", "gradient norm", self._norms, seen.norm),
+            self._jump("loss_factor", "loss", self._losses, seen.loss),
+            self._jump("update_ratio_factor", "update, over the parameters it changed,",
+                       self._ratios, seen.update_ratio),
+        ]  # fmt: skip
+        self._previous_scale = seen.scale
         return [alert for alert in found if alert is not None]
 
     def will_jump(self, loss: float | None, norm: float | None) -> bool:
@@ -118,21 +168,43 @@ class AlertMonitor:
 
     def _ratio(self) -> Alert | None:
         limit = self._settings.skip_ratio
-        seen = len(self._skips)
+        skipped, seen = self._skips.most
         if limit is None or seen < max(4, self._settings.window // 4):
             return None
-        share = sum(self._skips) / seen
-        message = f"The loss scaler skipped {sum(self._skips)} of the last {seen} steps."
+        share = skipped / seen
+        message = f"The loss scaler skipped {skipped} of the last {seen} steps."
         return self._once("skip_ratio", share >= limit, Alert("skip_ratio", share, limit, message))
 
     def _scale(self, scale: float | None) -> Alert | None:
         limit = self._settings.minimum_scale
-        before, self._previous_scale = self._previous_scale, scale
+        before = self._previous_scale
         if limit is None or scale is None or before is None:
             return None
         message = f"The loss scale fell from {before:g} to {scale:g}."
         fell = scale < limit and (before >= limit or "minimum_scale" in self._raised)
         return self._once("minimum_scale", fell, Alert("minimum_scale", scale, limit, message))
+
+    def _falls(self, scale: float | None) -> Alert | None:
+        limit, before = self._settings.scale_falls, self._previous_scale
+        if scale is not None and before is not None:
+            if scale > before:
+                self._scale_falls = 0
+            self._scale_falls += scale < before
+        if limit is None or scale is None:
+            return None
+        count = self._scale_falls
+        message = f"The loss scale fell {count} times, to {scale:g}, and never rose in between."
+        alert = Alert("scale_falls", count, limit, message)
+        return self._once("scale_falls", count >= limit, alert)
+
+    def _repeated(self, seen: Seen) -> Alert | None:
+        limit = self._settings.repeated_trips
+        count, where = self._places.add(seen.tripped, seen.module, seen.shard)
+        if limit is None:
+            return None
+        message = f"{where} tripped in {count} of the last {self._settings.window} steps."
+        alert = Alert("repeated_trips", count, limit, message)
+        return self._once("repeated_trips", count >= limit, alert)
 
     def _jump(
         self, name: str, what: str, history: deque[float], value: float | None

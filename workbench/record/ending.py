@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.evidence.schema import FirstBad
-from workbench.record.alerts import Alert
+from workbench.record.alerts import Alert, Seen, module_of
+from workbench.record.fingerprints import fingerprint_of
 from workbench.record.incident import Incident, Written
 from workbench.record.ledger import freeze_first_bad
 from workbench.record.message import incident_text
@@ -49,6 +51,11 @@ def finish_step(recorder: Recorder, session: Session, runner: StepRunner) -> Ste
         incident=None if written is None else written.path,
         step=session.step_index,
         loss_scale=runner.values.scale_before,
+        consecutive_skips=recorder.monitor.consecutive_skips,
+        optimizers=tuple(
+            replace(one, consecutive_skips=recorder.monitor.skips_of(number))
+            for number, one in enumerate(runner.values.optimizer_records)
+        ),
         loss_components=recorder.guard("components", lambda: sum_components(runner)) or {},
     )
     recorder.previous_scale = runner.values.scale_before
@@ -59,18 +66,17 @@ def _record(
     recorder: Recorder, session: Session, runner: StepRunner, skipped: Skipped
 ) -> Written | None:
     loss = runner.loss_value
-    found = recorder.monitor.look(
-        skipped == "scaler",
-        runner.values.scale_after,
-        scalar(loss),
-        grad_norm(runner),
-    )
+    found = recorder.monitor.look(_seen(recorder, session, runner)) or _alert_elsewhere(session)
     alerts = [alert.as_dict() for alert in found]
     if session.trip is not None or skipped != "none" or found or recorder.scan.hinted:
         recorder.guard("deep scan", session.look_deeper)
         recorder.scan_next()  # what was unusual once is looked at in full once more
-    record = make_record(recorder, session, runner, recorder.monitor.consecutive_skips, alerts)
+    record = make_record(recorder, session, runner, alerts)
     record["order"] = recorder.guard("order lint", lambda: _lint(recorder, session, runner)) or []
+    noted = session.trip is not None or session.capture is not None
+    record["fingerprint"] = recorder.guard(
+        "fingerprint", lambda: fingerprint_of(recorder, session, noted)
+    )
     recorder.guard("ledger", lambda: recorder.ledger.append(record))
     trip = session.trip or _alert(recorder, session, found) or _capture(session)
     written = None
@@ -78,7 +84,7 @@ def _record(
     if trip is not None:
         session.settle(loss, None, any_updated(runner))
         recorder.guard("ledger", recorder.ledger.sync)
-        _freeze_first(recorder, trip, record)
+        _freeze_first(recorder, session, trip, record)
         written = _write(recorder, session, runner, trip, alerts)
         _tell(recorder, session, runner, trip, written)
     if trip is None and skipped == "none":
@@ -87,6 +93,24 @@ def _record(
         bits = session.loss_bits or (None if loss is None else loss_bits(loss))
         recorder.ring.add(session.step_index, session.snapshot, bits, session.sums)
     return written
+
+
+def _seen(recorder: Recorder, session: Session, runner: StepRunner) -> Seen:
+    """What the alerts are told of a finished step."""
+    bad = () if session.trip is None or session.trip.finding is None else session.trip.finding.bad
+    given = recorder.provenance.get("shard_id")
+    if given is None and session.batch_summary is not None:
+        given = session.batch_summary["scalars"].get("shard_id")
+    return Seen(
+        skipped=tuple(one.skipped_by == "scaler" for one in runner.values.optimizer_records),
+        scale=runner.values.scale_after,
+        loss=scalar(runner.loss_value),
+        norm=grad_norm(runner),
+        update_ratio=scalar(getattr(runner, "update_ratio", None)),
+        tripped=session.trip is not None,
+        module=module_of(bad[0].name) if bad else None,
+        shard=None if given is None else str(given),
+    )
 
 
 def _tell_checkpoints(recorder: Recorder, session: Session, trip: Trip | None) -> None:
@@ -112,6 +136,14 @@ def _lint(recorder: Recorder, session: Session, runner: StepRunner) -> list[str]
     return new
 
 
+def _alert_elsewhere(session: Session) -> list[Alert]:
+    """The alert of another rank, on a rank that has none."""
+    rank = session.alerted_by
+    if rank is None:
+        return []
+    return [Alert("other_rank", float(rank), 0.0, f"Rank {rank} made an alert in this step.")]
+
+
 def _alert(recorder: Recorder, session: Session, alerts: Sequence[Alert]) -> Trip | None:
     if not alerts:
         return None
@@ -120,7 +152,7 @@ def _alert(recorder: Recorder, session: Session, alerts: Sequence[Alert]) -> Tri
         run_id=recorder.run_id,
         step=session.step_index,
         micro_step=unit.micro_step,
-        rank=recorder.rank,
+        rank=recorder.rank if session.alerted_by is None else session.alerted_by,
         stage=unit.stage,
         tensor=alerts[0].name,
         sink="alert",
@@ -139,8 +171,12 @@ def _last_unit(session: Session) -> Unit:
     return session.outcomes[-1].unit if session.outcomes else Unit("logging")
 
 
-def _freeze_first(recorder: Recorder, trip: Trip, record: Mapping[str, Any]) -> None:
+def _freeze_first(
+    recorder: Recorder, session: Session, trip: Trip, record: Mapping[str, Any]
+) -> None:
     if trip.kind != "nonfinite" or trip.first_bad is None or recorder.first_bad is not None:
+        return
+    if not went_bad_first(session, trip, recorder.rank):  # the first bad rank says it
         return
     recorder.first_bad = trip.first_bad
     content = {"first_bad": trip.first_bad.as_dict(), "record": dict(record)}
@@ -148,6 +184,14 @@ def _freeze_first(recorder: Recorder, trip: Trip, record: Mapping[str, Any]) -> 
         "first bad record",
         lambda: freeze_first_bad(recorder.directory, recorder.run_id, content),
     )
+
+
+def went_bad_first(session: Session, trip: Trip, rank: int) -> bool:
+    """Whether this rank is among those that went bad first; the others write light bundles."""
+    if trip.finding is not None and trip.finding.elsewhere is not None:
+        return False
+    first = session.decision.get("first")
+    return trip.kind != "nonfinite" or not first or rank in first
 
 
 def _write(
@@ -198,7 +242,7 @@ def _tell(
     written: Written | None,
 ) -> None:
     session.text = incident_text(
-        trip,
+        session.first_trip or trip,
         None if written is None else written.path,
         0 if written is None else written.size,
         not any_updated(runner),

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from workbench.errors import UsageError
 from workbench.record import soft
+from workbench.record.order_lint import tell_no_replay
 from workbench.record.result import StepResult
 from workbench.record.running import RecordingRunner
-from workbench.record.session import Session
 from workbench.step.gates import found_inf, scale_value, scaler_enabled
 from workbench.step.proof import UpdateProof
 from workbench.step.runner import Outcome
@@ -24,6 +24,7 @@ from workbench.step.values import scalar
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from workbench.record.ranks.codes import Point
     from workbench.record.recorder import Recorder
 
 
@@ -56,12 +57,13 @@ class LowLevelStep:
 
     def __enter__(self) -> LowLevelStep:
         recorder = self._recorder
-        self._session = Session(
-            recorder, self._batches, self._sample_ids, self._capture, low_level=True
+        self._session = recorder.begin(
+            self._batches, self._sample_ids, self._capture, low_level=True
         )
         self._runner = RecordingRunner(recorder, self._session)
         self._runner.begin(self._batches or [None], self._session.step_index, clear_gradients=False)
         self._session.before_unit(Unit("input"))
+        recorder.guard("replay check", lambda: tell_no_replay(recorder, self._session))
         recorder.check_input(self._session, self._runner, self._batches)
         self._unwatch = recorder.guard("autocast watch", self._watch_autocast) or self._unwatch
         return self
@@ -208,11 +210,14 @@ class LowLevelStep:
                 "update() was called twice in one recorded step ('with recorder.step(...)'), so "
                 "the ledger could not say which one counts. Open one step per update."
             )
+        self._conclude("update")
         self._session.ungated_update = not runner.values.losses or not self._gradients_seen
         self._stage = "update"
         self._session.before_update(runner.will_skip, jumped=self._session.recorder.jumped(runner))
         proofs = [UpdateProof(optimizer, runner.scaler) for optimizer in runner.optimizers]
+        sample = runner.sample_before_update()
         yield
+        runner.note_update(sample)
         self._updated = True
         runner.values.optimizer_records += [proof.judge() for proof in proofs]
         runner.values.scale_after = scale_value(runner.scaler)
@@ -244,6 +249,7 @@ class LowLevelStep:
         if error is None:
             if not self._updated and not runner.values.withheld:
                 session.notes.append("the block was left without update(): the update was withheld")
+                self._conclude("left")
                 runner.withhold_update()
             self.result = self._recorder.finish(session, runner)
         elif session.finished is not None:  # raised by a gate, written already
@@ -251,13 +257,28 @@ class LowLevelStep:
         elif isinstance(error, Exception):  # KeyboardInterrupt and the like are no incident
             unit = Unit(self._stage, "main", self._micro_step)
             session.outcomes.append(Outcome(unit, "bad", (), error))
-            self._recorder.fail(session, runner, unit, error)
+            raised = self._recorder.failed(session, runner, unit, error)
             self.result = session.finished
+            if raised is not error:  # another rank is behind it
+                raise raised from error
 
     @property
     def may_update(self) -> bool:
         """Whether nothing so far withholds the update."""
         return not self._withheld()
+
+    def _conclude(self, point: Point) -> None:
+        """Decide with the other ranks where gradients never came to their gate."""
+        recorder, session, runner = self._recorder, self._session, self._runner
+        if recorder.ranks is None or session.decided_at:
+            return
+        unit = Unit(self._stage, "main", self._micro_step)
+        try:
+            finding = recorder.ranks.conclude(session, runner, point)
+        except Exception as error:  # noqa: BLE001 - another rank's, or the policy's; raised again
+            raise recorder.failed(session, runner, unit, error) from error.__cause__
+        if finding.tripped:
+            recorder.act(session, runner, finding)
 
     # -- inside -----------------------------------------------------------------------------------
 

@@ -6,12 +6,15 @@ here was seen in this run's own steps, never guessed from source code.
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from workbench.record.session import Session
+from workbench.step.early import overrides
 from workbench.step.gates import scaler_enabled
+from workbench.step.protocol import TrainingStep
 from workbench.step.runner import StepRunner
 from workbench.step.values import scalar
 
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
+    from workbench.record.recorder import Recorder
+
+logger = logging.getLogger("workbench")
 PATIENCE: Final = 20
 """Steps after which a loop that has not clipped yet is said never to clip."""
 _FRAMES: Final = 12
@@ -56,9 +62,14 @@ REMARKS: Final = {
         "An update was made without s.loss() or s.gradients() before it, so nothing kept "
         "non-finite values from the parameters. Call both, and update only where they return True."
     ),
+    "no_replay": (
+        "The recorder was given no training step with forward and loss, so bundles of this run "
+        "hold the evidence but cannot be replayed until such a step is passed with --step. Give "
+        "Recorder(step=...) a TrainingStep whose forward and loss do what the loop does."
+    ),
 }
 """Every remark: its name, and what is told."""
-MAY_BE_MEANT: Final = frozenset({"never_clips"})
+MAY_BE_MEANT: Final = frozenset({"never_clips", "no_replay"})
 """Remarks about a choice that many make on purpose: told without a warning."""
 
 
@@ -162,3 +173,15 @@ class OrderLint:
 
 def _finite(value: float | None) -> bool:
     return value is None or math.isfinite(value)
+
+
+def tell_no_replay(recorder: Recorder, session: Session) -> None:
+    """Say while it can still be changed that bundles of a low-level loop will not replay."""
+    step = recorder.step_object
+    needed = ("forward", "loss")
+    has = all(callable(getattr(step, name, None)) for name in needed)
+    if has and (not isinstance(step, TrainingStep) or all(overrides(step, n) for n in needed)):
+        return
+    session.notes.append("no training step with forward and loss was given: a replay needs one")
+    if recorder.order.remark("no_replay"):
+        logger.info("%s", REMARKS["no_replay"])

@@ -12,6 +12,7 @@ Action = Literal["raise", "skip", "continue"]
 OnNonfinite = Action | Callable[[Any], Action]
 InputPolicy = Literal["warn", "trip", "off"]
 Save = Literal["all", "statistics"]
+Ranks = Literal["together", "alone"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,11 @@ class Alerts:
         minimum_scale: The loss scale falls below this.
         grad_norm_factor: The gradient norm exceeds its median over ``window`` this many times.
         loss_factor: The loss's magnitude exceeds its median over ``window`` this many times.
+        scale_falls: The loss scale fell this often and never rose in between.
+        repeated_trips: The same module, or the same data shard of several, tripped this often
+            within ``window`` steps.
+        update_ratio_factor: An update, over the parameters it changed, exceeds its median over
+            ``window`` this many times; seen on a sample of the largest parameters.
     """
 
     consecutive_skips: int | None = 8
@@ -33,6 +39,9 @@ class Alerts:
     minimum_scale: float | None = 1.0
     grad_norm_factor: float | None = None
     loss_factor: float | None = None
+    scale_falls: int | None = 12
+    repeated_trips: int | None = 3
+    update_ratio_factor: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse thresholds that could never or always trip."""
@@ -41,7 +50,7 @@ class Alerts:
                 f"Alerts(window={self.window!r}) looks back over no steps, so no share can be "
                 "taken. Use a whole number of at least 1."
             )
-        for name in ("consecutive_skips", "skip_ratio", "grad_norm_factor", "loss_factor"):
+        for name in sorted(self.__dataclass_fields__.keys() - {"window", "minimum_scale"}):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UsageError(
@@ -63,6 +72,8 @@ class Policy:
         max_bytes: Most bytes of one bundle; the heaviest parts are left out first.
         max_total_bytes: Most bytes of all bundles of one run.
         save: ``all``, or ``statistics``: no values of batch, parameters and gradients.
+        ranks: Whether all ranks of ``torch.distributed`` decide ``together``, or each ``alone``:
+            ranks that do not train one model.
         deep_scan_every: Every so many steps outputs, large batch fields, and after the update all
             parameters and optimizer state are looked at in full; 0 never. In between, and without
             a hint such as a jump of the gradient norm, a large model is looked at in turns.
@@ -81,6 +92,7 @@ class Policy:
     max_bytes: int = 16 * 2**30
     max_total_bytes: int = 64 * 2**30
     save: Save = "all"
+    ranks: Ranks = "together"
     deep_scan_every: int = 100
     recovery_every: int = 0
     recovery_bytes: int = 2 * 2**30
@@ -90,7 +102,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Refuse values that are not understood."""
-        legal = {"on_nonfinite": Action, "input": InputPolicy, "save": Save}
+        legal = {"on_nonfinite": Action, "input": InputPolicy, "save": Save, "ranks": Ranks}
         for name, kinds in legal.items():
             value = getattr(self, name)
             if callable(value) and name == "on_nonfinite":

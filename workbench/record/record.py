@@ -32,7 +32,6 @@ def make_record(
     recorder: Recorder,
     session: Session,
     runner: StepRunner,
-    consecutive_skips: int,
     alerts: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     """Build the L1 record of a finished step, with every field; null where unknown.
@@ -41,12 +40,13 @@ def make_record(
         recorder: The recorder.
         session: The recorded step.
         runner: The runner, with what the step computed.
-        consecutive_skips: Scaler skips in a row, this step included.
         alerts: The alerts of this step.
     """
     values = runner.values
     given = recorder.provenance
     known = {name: given.get(name) for name in _FROM_PROVENANCE}
+    for name, number in recorder.place.parallel.items():
+        known[name] = number if known[name] is None else known[name]
     snapshot = session.snapshot
     loss = runner.loss_value
     return known | {
@@ -78,13 +78,21 @@ def make_record(
             }
             for one in values.optimizer_records
         ],
-        "consecutive_skips": consecutive_skips,
+        "consecutive_skips": recorder.monitor.consecutive_skips,
         "schedulers_advanced": recorder.schedulers_advanced(),
         "rng_digest": None if snapshot is None else snapshot.rng.digest(),
         "soft_gates": session.soft_gates,
         "first_bad_stage": None if session.trip is None else session.trip.stage,
         "alerts": list(alerts),
+        "reduce": session.reduce,
+        "decision": decision_of(session),
     }
+
+
+def decision_of(session: Session) -> dict[str, Any] | None:
+    """What all ranks decided of the step; None on one rank and where nothing was up."""
+    wanted = ("at", "stage", "micro_step", "rank", "action", "tripped", "skips", "capture", "alert")
+    return {key: session.decision[key] for key in wanted} if session.decision else None
 
 
 def _micro_step(session: Session) -> int:

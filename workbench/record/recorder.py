@@ -7,35 +7,35 @@ code go on unchanged, no random number is drawn, and no tensor of the user's is 
 from __future__ import annotations
 
 import logging
-import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-
 from workbench.errors import NonFiniteError, UsageError
 from workbench.evidence.schema import FirstBad
 from workbench.record import requests
 from workbench.record.alerts import AlertMonitor
+from workbench.record.arguments import as_batches, as_list, new_run_id
 from workbench.record.background import BackgroundWriter
 from workbench.record.calm import CalmStep
 from workbench.record.checkpoint_watch import CheckpointWatch
 from workbench.record.ending import any_updated, finish_step
 from workbench.record.incident import safe_name
 from workbench.record.ledger import Ledger
+from workbench.record.loaders import Loaders
 from workbench.record.low_level import LowLevelStep
 from workbench.record.order_lint import OrderLint
 from workbench.record.policy import Action, Policy
+from workbench.record.ranks.place import find_place
+from workbench.record.ranks.together import join
 from workbench.record.record import grad_norm
 from workbench.record.recovery import RecoveryRing
 from workbench.record.result import StepResult
 from workbench.record.running import RecordingRunner
 from workbench.record.scanning import UpdateScan
 from workbench.record.session import Session
-from workbench.record.trip import Agree, Finding, alone, decide, make_trip
+from workbench.record.trip import Agree, Finding, Trip, alone, decide, make_trip
 from workbench.step.domains import check_domains
 from workbench.step.early import may_update_early
 from workbench.step.locate import step_reference
@@ -44,6 +44,7 @@ from workbench.step.stages import Unit
 from workbench.step.values import scalar, text_of
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
     from torch.optim import Optimizer
 
@@ -70,6 +71,8 @@ class Recorder:
         schedulers: The learning-rate schedulers.
         first_step: Number of the first step (a resumed run goes on counting).
         checkpoints: Where training saves its checkpoints; their states are then kept beside them.
+        mesh: The device mesh, for the data, tensor and pipeline rank; None looks at the model.
+        group: The process group that trains this model together; None for all ranks.
 
     Attributes:
         step_index: Number of the next step.
@@ -92,19 +95,25 @@ class Recorder:
         schedulers: Sequence[Any] = (),
         first_step: int = 0,
         checkpoints: str | Path | None = None,
+        mesh: Any = None,
+        group: Any = None,
     ) -> None:
         self.step_object = step
         self.model = model
-        self.optimizers = _as_list(optimizer)
+        self.optimizers = as_list(optimizer)
         self.scaler = scaler
         self.schedulers = list(schedulers)
         self.directory = Path(directory)
-        self.run_id = safe_name(run_id or _new_run_id())
         self.policy = policy or Policy()
         self.provenance = dict(provenance or {})
         self.step_index = first_step
-        self.rank, self.world = _ranks()
-        self.agree: Agree = alone
+        self.place = find_place(model, group, mesh)
+        self.rank, self.world = self.place.rank, self.place.world
+        self.ranks = join(self, self.place, group)
+        self.agree: Agree = alone if self.ranks is None else self.ranks.agree
+        named = run_id or new_run_id()
+        self.run_id = safe_name(named if self.ranks is None else self.ranks.share(named))
+        self.running: Session | None = None
         suffix = f".rank{self.rank:05d}" if self.world > 1 else ""
         kept = (self.policy.ledger_window, suffix, self.policy.ledger_bytes)
         self.ledger = Ledger(self.directory, self.run_id, *kept)
@@ -123,6 +132,7 @@ class Recorder:
         self.order = OrderLint(self.optimizers, scaler, self.schedulers)
         self._epochs: list[Any] = []
         self.generators: dict[str, torch.Generator] = {}
+        self.loaders = Loaders()
         self.may_update_early = may_update_early(step, model)
         self.reference = self._find_reference()
 
@@ -160,8 +170,8 @@ class Recorder:
                 "what to run. Pass a TrainingStep, or keep your loop and use "
                 "'with recorder.step(batch) as s:'."
             )
-        batches = _batches(batch, micro_batches)
-        session = Session(self, batches, sample_ids, capture)
+        batches = as_batches(batch, micro_batches)
+        session = self.begin(batches, sample_ids, capture)
         runner = RecordingRunner(self, session)
         runner.begin(batches, self.step_index)
         self.check_input(session, runner, batches)
@@ -191,6 +201,23 @@ class Recorder:
         if batch is not None:
             batches = [batch]
         return LowLevelStep(self, batches, sample_ids, capture)
+
+    def begin(
+        self,
+        batches: Sequence[Any],
+        sample_ids: Any = None,
+        capture: str | None = None,
+        low_level: bool = False,
+    ) -> Session:
+        """Begin to record a step.
+
+        Raises:
+            RankError: Another rank has raised, or was lost.
+        """
+        if self.ranks is not None:
+            self.ranks.begin(self.step_index)
+        self.running = Session(self, batches, sample_ids, capture, low_level)
+        return self.running
 
     def checkpoint_saved(self, path: str | Path) -> None:
         """Say that a checkpoint was saved: it is suspect, and is scanned in the background.
@@ -238,10 +265,12 @@ class Recorder:
         if self.policy.input == "trip":
             unit = Unit("input", runner.plan[0].phase if runner.plan else "main")
             micro = found[0].micro_step if found else 0
-            finding = self.agree(Finding(Unit("input", unit.phase, micro), violations=tuple(found)))
+            unit = Unit("input", unit.phase, micro)
+            if found:
+                session.outcomes.append(Outcome(unit, "bad"))
+            finding = self.agree(session, runner, Finding(unit, violations=tuple(found)), False)
             if finding.tripped:
-                session.outcomes.append(Outcome(finding.unit, "bad"))
-                self._act(session, runner, finding)
+                self.act(session, runner, finding)
 
     def after_unit(
         self,
@@ -270,22 +299,39 @@ class Recorder:
         else:
             self.guard("record", lambda: session.after_unit(outcome, runner, gate))
         if outcome.exception is not None:
-            self.fail(session, runner, outcome.unit, outcome.exception)
-            raise outcome.exception
-        finding = self.agree(Finding(outcome.unit, outcome.bad, skip=outcome.status == "skip"))
+            raise self.failed(session, runner, outcome.unit, outcome.exception)
+        finding = Finding(outcome.unit, outcome.bad, skip=outcome.status == "skip")
+        try:
+            finding = self.agree(session, runner, finding, gate)
+        except Exception as error:  # noqa: BLE001 - another rank's, or the policy's; raised again
+            raise self.failed(session, runner, outcome.unit, error) from error.__cause__
         if finding.tripped:
-            self._act(session, runner, finding)
+            self.act(session, runner, finding)
 
-    def _act(self, session: Session, runner: StepRunner, finding: Finding) -> None:
-        """Freeze the first trip of the step and do what the policy says; the one place for it."""
+    def freeze(self, session: Session, runner: StepRunner, finding: Finding) -> Trip:
+        """Make a finding the trip of the step, unless there is one, and freeze what led to it."""
         trip = make_trip(finding, self.run_id, session.step_index, self.rank)
-        updated = any_updated(runner)
+        stage = finding.unit.stage
+        if finding.elsewhere is not None and session.outcomes:
+            stage = session.outcomes[-1].unit.stage  # where this rank stopped
         if session.trip is None:
-            session.trip = trip
-            self.guard(
-                "freeze", lambda: session.settle(runner.loss_value, finding.unit.stage, updated)
-            )
-        action: Action = self.guard("policy", lambda: decide(trip, self.policy)) or "raise"
+            session.trip, updated = trip, any_updated(runner)
+            self.guard("freeze", lambda: session.settle(runner.loss_value, stage, updated))
+        return trip
+
+    def act(self, session: Session, runner: StepRunner, finding: Finding) -> None:
+        """Freeze the first trip of the step and do what the policy says; the one place for it.
+
+        Raises:
+            NonFiniteError: The policy says ``raise``.
+        """
+        trip = self.freeze(session, runner, finding)
+        updated = any_updated(runner)
+        action: Action = (
+            session.decision.get("action")
+            or self.guard("policy", lambda: decide(trip, self.policy))
+            or "raise"
+        )
         if action == "continue":
             return
         if not updated and not runner.values.withheld:
@@ -294,13 +340,31 @@ class Recorder:
             session.raising = True
             raise self._nonfinite_error(session, runner)
 
-    def fail(self, session: Session, runner: StepRunner, unit: Unit, error: BaseException) -> None:
-        """Seal the evidence of the user's own exception and note it there; never raises."""
-        finding = Finding(unit, exception=error)
-        if session.trip is None:
-            session.trip = make_trip(finding, self.run_id, session.step_index, self.rank)
-            updated = any_updated(runner)
-            self.guard("freeze", lambda: session.settle(runner.loss_value, unit.stage, updated))
+    def failed(
+        self, session: Session, runner: StepRunner, unit: Unit, error: Exception
+    ) -> Exception:
+        """End a step that an exception ended; what to raise: it, or the other rank's behind it."""
+        ranks = self.ranks
+        behind = None if ranks is None else ranks.explain(error, session.step_index)
+        if ranks is None or behind is None:
+            if ranks is not None:
+                self.guard("news", lambda: ranks.raised(error, unit))
+            self.fail(session, runner, Finding(unit, exception=error), error)
+        else:
+            if behind is not error:
+                behind.__cause__ = error
+            told = {"tensor": "rank", "sink": "rank", "kind": "exception", "message": str(behind)}
+            elsewhere = -1 if behind.rank is None else behind.rank
+            self.fail(session, runner, Finding(unit, elsewhere=elsewhere, told=told), behind)
+        if ranks is not None:
+            ranks.leave(session.step_index, alike=False)
+        return behind or error
+
+    def fail(
+        self, session: Session, runner: StepRunner, finding: Finding, error: BaseException
+    ) -> None:
+        """Seal the evidence of an exception and note it there; never raises."""
+        self.freeze(session, runner, finding)
         result = self.finish(session, runner)
         if result.incident is not None:
             error.add_note(f"workbench: the evidence of this step is in {result.incident}")
@@ -309,6 +373,8 @@ class Recorder:
 
     def _nonfinite_error(self, session: Session, runner: StepRunner) -> NonFiniteError:
         result = self.finish(session, runner)
+        if self.ranks is not None:
+            self.ranks.leave(session.step_index, alike=True)
         path = None if result.incident is None else str(result.incident)
         return NonFiniteError(session.text, path)
 
@@ -367,33 +433,3 @@ class Recorder:
         }  # fmt: skip
         name = safe_name(Path(reference["file"]).name) if reference["file"] else ""
         return reference | {"source": f"source/{name}" if name else ""}
-
-
-def _as_list(optimizer: Any) -> list[Any]:
-    found = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
-    if not found or any(not hasattr(one, "param_groups") for one in found):
-        raise UsageError(
-            f"Recorder(optimizer={optimizer!r:.80}) is no optimizer, so no update could be "
-            "recorded. Pass a torch.optim.Optimizer or a list of them."
-        )
-    return found
-
-
-def _batches(batch: Any, micro_batches: Sequence[Any] | None) -> list[Any]:
-    if (batch is None) == (micro_batches is None):
-        given = "neither" if batch is None else "both"
-        raise UsageError(
-            f"train_step was given {given} of 'batch' and 'micro_batches', so it is not clear what "
-            "to run. Pass one of them."
-        )
-    return [batch] if micro_batches is None else list(micro_batches)
-
-
-def _new_run_id() -> str:
-    return f"run-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
-
-
-def _ranks() -> tuple[int, int]:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1

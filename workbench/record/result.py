@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from workbench.step.proof import OptimizerRecord
+
 Skipped = Literal["scaler", "gate", "none"]
 
 
@@ -23,6 +25,8 @@ class StepResult:
         step: Number of the step.
         loss_scale: The loss scale the step used, None without a scaler.
         loss_components: Parts of the loss by name, summed over micro-batches.
+        consecutive_skips: Scaler skips in a row, of the optimizer skipped longest.
+        optimizers: What each optimizer did, in the recorder's order.
     """
 
     loss: float | None
@@ -33,6 +37,8 @@ class StepResult:
     step: int
     loss_scale: float | None = None
     loss_components: dict[str, float] = field(default_factory=dict)
+    consecutive_skips: int = 0
+    optimizers: tuple[OptimizerRecord, ...] = ()
 
     def metrics(self) -> dict[str, float]:
         """Numbers for a metrics logger; what is unknown is left out."""
@@ -42,6 +48,12 @@ class StepResult:
             "loss_scale": self.loss_scale,
             "updated": float(self.updated),
             "skipped": float(self.skipped_by != "none"),
+            "consecutive_skips": float(self.consecutive_skips),
         }
+        if len(self.optimizers) > 1:
+            for number, one in enumerate(self.optimizers):
+                found[f"updated.{number}"] = float(one.updated == "yes")
+                found[f"skipped.{number}"] = float(one.skipped_by != "none")
+                found[f"consecutive_skips.{number}"] = float(one.consecutive_skips)
         found |= {f"loss.{name}": value for name, value in self.loss_components.items()}
         return {name: float(value) for name, value in found.items() if value is not None}

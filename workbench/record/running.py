@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from workbench.numerics.counts import all_finite
+from workbench.record.update_size import Sample
 from workbench.step import gates
 from workbench.step.early import overrides
 from workbench.step.names import named_parameters
@@ -55,6 +56,7 @@ class RecordingRunner(StepRunner):
         self._session = session
         self._total_norm: Tensor | None = None
         self._largest: list[Tensor | None] = []
+        self.update_ratio: Tensor | None = None
         self._summed: tuple[int, Tensor | None] = (0, None)
         self._clips_by_default = getattr(step, "max_grad_norm", None) is not None and not overrides(
             step, "clip"
@@ -92,6 +94,10 @@ class RecordingRunner(StepRunner):
         if unit.stage == "after_update" and self._update_looks_finite():
             return Outcome(unit)
         return StepRunner._gate(self, unit)
+
+    def will_skip_too(self) -> None:
+        """Another rank's scaler skips, and this one was told to."""
+        self._will_skip = True
 
     def note_micro_step(self) -> None:
         """Note the largest gradient so far, once a micro-step's backward has run; no host read."""
@@ -142,6 +148,25 @@ class RecordingRunner(StepRunner):
             return
         self.values.grad_norm = norm
         torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
+
+    # -- the update -------------------------------------------------------------------------------
+
+    def _update(self, unit: Unit) -> None:
+        before = self.sample_before_update()
+        super()._update(unit)
+        self.note_update(before)
+
+    def sample_before_update(self) -> Sample | None:
+        """Copy a few elements of the largest parameters, where an alert asks for their change."""
+        recorder = self._recorder
+        if not recorder.monitor.looks_at_updates:
+            return None
+        return recorder.guard("update sample", lambda: Sample(self.optimizers))
+
+    def note_update(self, before: Sample | None) -> None:
+        """Note how large the update was over what it changed; no host read yet."""
+        if before is not None:
+            self.update_ratio = self._recorder.guard("update sample", before.change)
 
     # -- after the update -------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from workbench.numerics.digests import tensor_digest
 from workbench.record import soft
 from workbench.record.result import StepResult
-from workbench.record.trip import Trip
+from workbench.record.trip import Finding, Trip
 from workbench.step.digests import bit_sums, loss_bits, rng_digest
 from workbench.step.domains import batch_fields
 from workbench.step.names import named_parameters
@@ -79,6 +80,15 @@ class Session:
         self.stopped_at: Stage | None = None
         self.loss_bits: str | None = None
         self.rng_after: str | None = None
+        # what is decided with other ranks
+        self.held: Finding | None = None
+        self.decided_at: list[str] = []
+        self.decision: dict[str, Any] = {}
+        self.first_trip: Trip | None = None
+        self.reduce: dict[str, Any] | None = None
+        self.asks_again = False
+        self.alerted_by: int | None = None
+        self.buffers_seen = False
         self.update_ran_before_trip = False
         self.gradients: dict[str, Kept] = {}
         self.gradient_unit: Unit | None = None
@@ -105,6 +115,7 @@ class Session:
             generators=recorder.generators,
             step=recorder.step_object,
             low_level=self.low_level,
+            loaders=recorder.loaders.seeds(),
         )
 
     def look_at_batches(self, micro_batches: Sequence[Any]) -> None:
@@ -175,6 +186,12 @@ class Session:
             if self.keep_through_update or outcome.status != "clean":
                 self.keep_gradients()
 
+    def note_reduced(self) -> None:
+        """The gradient gate caught what the reduction made: the stage is ``reduce``."""
+        last = self.outcomes[-1]
+        self.outcomes[-1] = replace(last, unit=replace(last.unit, stage="reduce"))
+        self.gradient_unit = self.outcomes[-1].unit
+
     def _note_micro_step(self, micro_step: int | None) -> None:
         self.bad_micro_step = micro_step
         if micro_step is not None:
@@ -200,7 +217,7 @@ class Session:
             return
         self.settled = True
         self.stopped_at = stage
-        self.rng_after = rng_digest()
+        self.rng_after = rng_digest(self.recorder.step_object)
         self.loss_bits = None if loss is None else loss_bits(loss)
         self.update_ran_before_trip = updated
         if self.snapshot is not None and not updated:

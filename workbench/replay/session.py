@@ -21,16 +21,18 @@ from workbench.replay.compiled import (
 )
 from workbench.replay.memory import refuse_out_of_memory, refuse_while_building
 from workbench.replay.precision import run_in_float32
+from workbench.replay.reduction import Reduction
 from workbench.replay.runner import ReplayRunner
 from workbench.replay.samples import keep_samples, layout_of
 from workbench.replay.settings import applied, runs_eagerly
+from workbench.replay.sharded import cast_as_fsdp
 from workbench.replay.source import Source
 from workbench.replay.stages import look_at_batch
 from workbench.replay.without_effect import Facts, without_effect
 from workbench.step import gates
 from workbench.step.digests import gradient_digests, loss_bits
 from workbench.step.names import named_parameters
-from workbench.step.rng import RngState, capture_rng, restore_rng
+from workbench.step.rng import RngState, capture_rng, generators_of, restore_rng
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -91,7 +93,7 @@ class Session:
             except (RuntimeError, MemoryError) as error:
                 refuse_while_building(error, source.step)
                 raise
-            self.observed.rng = capture_rng()
+            self.observed.rng = capture_rng(generators_of(self.source.step))
         self.rng_at_start = self.rng_digest
 
     # -- building -----------------------------------------------------------------------------
@@ -109,6 +111,7 @@ class Session:
         self.source.restore(model, optimizers, scaler, schedulers)
         self._attributes: dict[str, Any] = {}
         batches = self._adjust(model, optimizers, scaler, device)
+        model = self._spread(model)
         model = compile_model(model, self.conditions, self.recorded)
         self._compiles = is_compiled(model)
         if self._compiles:
@@ -116,6 +119,8 @@ class Session:
         self._graphs = graphs_captured()
         self.batches = batches
         self.runner = ReplayRunner(step, model, optimizers, scaler, self.conditions, self.recorded)
+        if self.source.wrap is None and not self.changed:
+            self.runner.reduction = self.reduction
         with self._step_attributes():
             self.runner.begin(batches, self.source.step_index)
         # before forward can write into the batch
@@ -154,6 +159,16 @@ class Session:
         self.observed.read_back = adjust.describe(model)
         return batches
 
+    def _spread(self, model: nn.Module) -> nn.Module:
+        """Do what the run's wrappers did: wrap alike among ranks, cast alike in one process."""
+        source = self.source
+        self.reduction, self.said = Reduction(source), list(source.said)
+        if source.wrap is not None:
+            return source.wrap(model)
+        if source.parallel and adjust.whole_dtype(self.conditions.dtype) is None:
+            self.said += cast_as_fsdp(model, source.parallel)
+        return model
+
     def _some_samples(self, batches: list[Any], failed: dict[str, str | None]) -> list[Any]:
         wanted = self.conditions.keep_samples or ()
         every = max(layout_of(batch).size for batch in batches)
@@ -184,11 +199,11 @@ class Session:
             self._step_attributes(),
         ):
             if self.observed.rng is not None:
-                restore_rng(self.observed.rng)
+                restore_rng(self.observed.rng, generators_of(self.source.step))
             try:
                 yield read
             finally:
-                self.observed.rng = capture_rng()
+                self.observed.rng = capture_rng(generators_of(self.source.step))
 
     def advance(self) -> Outcome:
         """Run the next unit under the session's conditions."""

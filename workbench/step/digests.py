@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from workbench.numerics.dense import local_values
 from workbench.numerics.digests import raw_parts, tensor_digest
 from workbench.step.gates import optimizer_state_tensors
 from workbench.step.names import named_buffers, named_parameters
-from workbench.step.rng import capture_rng
+from workbench.step.rng import capture_rng, generators_of
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -42,9 +42,9 @@ def gradient_digests(model: nn.Module) -> dict[str, str]:
     }
 
 
-def rng_digest() -> str:
-    """sha256 over every random source as it is now; none is advanced."""
-    return capture_rng().digest()
+def rng_digest(step: Any = None) -> str:
+    """sha256 over every random source as it is now, and those a training step object holds."""
+    return capture_rng(generators_of(step)).digest()
 
 
 def state_fingerprint(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> str:

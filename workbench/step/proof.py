@@ -35,12 +35,15 @@ class OptimizerRecord:
             and no looked-at value moved, ``unknown`` when there was nothing to look at.
         skipped_by: ``scaler``, ``gate`` or ``none``.
         found_inf: What the scaler recorded, or None without one.
+        consecutive_skips: Scaler skips of this optimizer in a row, this step included; only the
+            recorder counts them.
     """
 
     attempted: bool
     updated: Updated
     skipped_by: Literal["scaler", "gate", "none"]
     found_inf: float | None
+    consecutive_skips: int = 0
 
 
 class UpdateProof:

@@ -33,6 +33,7 @@ class RngState:
         cpu: torch's CPU state, uint8 of shape (n,).
         cuda: State of every CUDA device by index, uint8.
         generators: State of named ``torch.Generator`` objects.
+        loaders: Per watched data loader ``base_seed`` and ``worker_seeds`` of its running epoch.
     """
 
     python: tuple[Any, ...]
@@ -40,6 +41,7 @@ class RngState:
     cpu: Tensor
     cuda: dict[int, Tensor] = field(default_factory=dict)
     generators: dict[str, Tensor] = field(default_factory=dict)
+    loaders: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def digest(self) -> str:
         """sha256 over all sources, as 64 hex digits."""
@@ -145,6 +147,12 @@ def capture_rng(generators: dict[str, torch.Generator] | None = None) -> RngStat
         cuda=_cuda_states(),
         generators={name: g.get_state() for name, g in (generators or {}).items()},
     )
+
+
+def generators_of(step: Any) -> dict[str, torch.Generator]:
+    """The generators a training step object holds as attributes, by name."""
+    own = getattr(step, "__dict__", None) or {}
+    return {name: value for name, value in own.items() if isinstance(value, torch.Generator)}
 
 
 def _cuda_states() -> dict[int, Tensor]:

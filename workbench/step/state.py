@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,7 +32,7 @@ from workbench.step.optimizer_state import (
     refuse_differences,
     restore_optimizers,
 )
-from workbench.step.rng import RngState, capture_rng, restore_rng
+from workbench.step.rng import RngState, capture_rng, generators_of, restore_rng
 from workbench.step.snapshots import (
     Kept,
     assume,
@@ -97,6 +97,7 @@ class StepSnapshot:
         generators: The user's own random generators by name.
         step: The user's training step object, whose simple attributes are kept.
         low_level: Whether the user's own loop runs the step.
+        loaders: Seeds of data loader workers, by loader.
     """
 
     def __init__(
@@ -111,13 +112,16 @@ class StepSnapshot:
         generators: Mapping[str, torch.Generator] | None = None,
         step: Any = None,
         low_level: bool = False,
+        loaders: dict[str, dict[str, Any]] | None = None,
     ) -> None:
         self.low_level = low_level
         self._model_object = model
         self._optimizer_objects = list(optimizers)
-        self._generators = dict(generators or {})
+        self._generators = {**generators_of(step), **(generators or {})}
         self.step_index = step_index
         self.rng = capture_rng(self._generators)
+        if loaders:
+            self.rng = replace(self.rng, loaders=loaders)
         self.unit_rng: dict[UnitKey, RngState] = {}
         self.micro_batches = [snapshot_tree(batch) for batch in micro_batches]
         self.model: ModelSnapshot | None = ModelSnapshot(model)
@@ -147,6 +151,11 @@ class StepSnapshot:
             self.buffers = self.model.only_buffers()
         self.model = None
         self._optimizers = None
+
+    def keep_buffers(self) -> None:
+        """Keep the buffers as they are now: what DDP broadcast is what the step began with."""
+        if self.model is not None:
+            self.model.keep_buffers()
 
     def buffer_masks(self) -> dict[str, str]:
         """Digest the non-finite set of every buffer that had one before the step."""
@@ -282,7 +291,7 @@ def restore_state(
         restore_object(saved, scheduler)
     if step is not None:
         _restore_attributes(step, state.step_attributes, place)
-    restore_rng(state.rng)
+    restore_rng(state.rng, generators_of(step))
 
 
 def _restore_attributes(

@@ -141,6 +141,7 @@ def _one_rng(rng: RngState) -> dict[str, Any]:
         "cpu": rng.cpu,
         "cuda": {str(index): value for index, value in rng.cuda.items()},
         "generators": dict(rng.generators),
+        **({"loaders": rng.loaders} if rng.loaders else {}),
     }
 
 
@@ -299,6 +300,7 @@ def _read_one_rng(tree: Any) -> RngState:
         cpu=_tensor(tree["cpu"]),
         cuda={int(index): _tensor(value) for index, value in tree["cuda"].items()},
         generators={str(name): _tensor(value) for name, value in tree["generators"].items()},
+        loaders={str(name): dict(value) for name, value in tree.get("loaders", {}).items()},
     )
 
 
