@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 # Further options for `workbench open`, such as --no-browser.
 LAB_ARGS ?=
 
-.PHONY: demo test check lab screenshots install clean
+.PHONY: demo test check docs lab screenshots install clean
 
 demo: $(STAMP)
 	$(BIN)/workbench demo --out demo
@@ -25,6 +25,11 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The documentation site; strict: a broken link or a name without a docstring page fails.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 # The guided notebook on the demo's bundle; the demo is run first where there is none.
 lab: $(STAMP)

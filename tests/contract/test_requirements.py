@@ -18,7 +18,7 @@ def project(repository):
 @pytest.fixture(scope="module")
 def declared(project):
     extras = project["optional-dependencies"]
-    return [*project["dependencies"], *extras["lab"], *extras["dev"]]
+    return [*project["dependencies"], *extras["lab"], *extras["dev"], *extras["docs"]]
 
 
 @pytest.fixture(scope="module")

@@ -296,8 +296,10 @@ def _parse_modules(value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     names = value.split(",") if isinstance(value, str) else list(value)
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(value)
     paths = tuple(name.strip() for name in names if name.strip() != "" or name == "")
-    if not all(isinstance(name, str) and _MODULE.fullmatch(name) for name in paths):
+    if not all(_MODULE.fullmatch(name) for name in paths):
         raise ValueError(value)
     return () if isinstance(value, str) and value in {"", "none"} else paths
 
