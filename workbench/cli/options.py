@@ -42,6 +42,15 @@ def code_options(function: _F) -> _F:
     return step(trust(function))
 
 
+def dask_option(function: _F) -> _F:
+    """Where the work goes, instead of processes of this machine."""
+    return click.option(
+        "--dask",
+        metavar="ADDRESS",
+        help="Use the workers of this Dask scheduler, tcp://HOST:PORT, instead of this machine.",
+    )(function)
+
+
 def require_code(bundle: Bundle, step: str | None, trust: str | None) -> None:
     """Refuse to run code that nobody named or trusted, with the full command that would work.
 

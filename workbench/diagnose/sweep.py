@@ -7,23 +7,23 @@ import itertools
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from workbench.diagnose.cell import Task, run_task, stopped
+from workbench.diagnose.cell import Task
 from workbench.diagnose.dependence import condition_words, finite_sentence, plain
 from workbench.diagnose.mask_sets import relation
 from workbench.diagnose.sweep_conclusion import conclusion
+from workbench.diagnose.sweep_running import Running, anywhere, result_of
 from workbench.diagnose.sweep_tables import cell_row, tables
 from workbench.errors import BundleError, UsageError
 from workbench.evidence import Bundle, open_bundle
 from workbench.evidence.table import write_table
 from workbench.numerics import jsonio
-from workbench.replay import ReplayWorker
 from workbench.replay.devices import nearest
 from workbench.step.locate import step_reference
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "workbench.sweep/1"
 CELL_SCHEMA = "workbench.sweep_cell/1"
-_ENTRY = "workbench.diagnose:run_cell"
 _LISTS = ("keep_samples", "float32_modules")
 """Conditions whose values have commas in them: on the command line ``/`` stands between two."""
 
@@ -158,6 +157,7 @@ def run_sweep(
     until: str | None = None,
     directory: Path | None = None,
     executor: Executor | None = None,
+    isolated: bool = False,
     timeout_s: float | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
@@ -174,8 +174,11 @@ def run_sweep(
         trace: Name the origin of every cell by one more, traced run.
         until: Last stage to run; None as ``Replay.run``.
         directory: Where finished cells are kept; None for ``<bundle>.findings/sweep``.
-        executor: Runs the cells instead of a process per cell; it is not shut down.
-        timeout_s: Longest time of one cell in seconds; only without an executor.
+        executor: Runs the cells instead of a process per cell; it is not shut down. Any of
+            ``concurrent.futures``, Dask's ``Client.get_executor()`` among them.
+        isolated: Give each cell a process of its own also where the executor takes it, so that a
+            cell which takes its process down costs no worker.
+        timeout_s: Longest time of one cell in seconds, where it has a process of its own.
         progress: Called with a sentence as each cell ends.
 
     Returns:
@@ -198,12 +201,15 @@ def run_sweep(
             store.load(cell)
     say = progress or (lambda sentence: None)
     waiting = [cell for cell in found if not cell.kept]
-    tasks = {id(cell): Task(str(opened.path), step, trust, _arguments(cell, how)) for cell in found}
-    with _Processes(executor, jobs, timeout_s) as submit:
-        futures = {submit(tasks[id(cell)]): cell for cell in waiting}
+    where = str(opened.path.absolute())
+    with Running(executor, jobs, timeout_s, isolated) as submit:
+        futures = {
+            submit(Task(where, anywhere(step), trust, _arguments(cell, how))): cell
+            for cell in waiting
+        }
         for done, future in enumerate(as_completed(futures), start=1):
             cell = futures[future]
-            cell.data = _result(future)
+            cell.data = result_of(future)
             store.keep(cell)
             say(f"{done:,} of {len(waiting):,}: {cell.name}: {cell.data['result']}")
     original = found[0].data.get("masks")
@@ -317,58 +323,6 @@ def _write(path: Path, data: Data) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.write_text(jsonio.dumps(data, indent=1) + "\n", encoding="utf-8")
     part.replace(path)
-
-
-# -- running ------------------------------------------------------------------------------------
-
-
-class _Processes:
-    """Submits tasks to the caller's executor, or to one process per cell."""
-
-    def __init__(self, executor: Executor | None, jobs: int, timeout_s: float | None) -> None:
-        self._given = executor
-        self._own = None if executor is not None else ThreadPoolExecutor(jobs)
-        self._timeout_s = timeout_s
-        self._workers: list[ReplayWorker] = []
-        self._closing = False
-
-    def __enter__(self) -> Callable[[Task], Future[Data]]:
-        return self._submit
-
-    def __exit__(self, *error: object) -> None:
-        if self._own is None:
-            return
-        if error[0] is not None:
-            self._closing = True
-            for worker in self._workers:
-                worker.stop()
-        self._own.shutdown(cancel_futures=True)
-
-    def _submit(self, task: Task) -> Future[Data]:
-        if self._given is not None:
-            return self._given.submit(run_task, task)
-        assert self._own is not None  # noqa: S101 - made where no executor was given
-        return self._own.submit(self._in_process, task)
-
-    def _in_process(self, task: Task) -> Data:
-        if self._closing:
-            return stopped("stopped", "Stopped by you.")
-        with ReplayWorker(task.bundle, task.step, task.trust) as worker:
-            self._workers.append(worker)
-            event = worker.result(
-                "diagnose", timeout_s=self._timeout_s, entry=_ENTRY, **task.arguments
-            )
-        if event["event"] == "done":
-            result: Data = event["result"]
-            return result
-        return stopped(event["event"], str(event.get("message", "")))
-
-
-def _result(future: Future[Data]) -> Data:
-    try:
-        return future.result()
-    except Exception as error:  # noqa: BLE001 - a broken pool is this cell's result
-        return stopped("died", f"{type(error).__name__}: {error}")
 
 
 def cells_of(settings: Mapping[str, Sequence[Any]], *, combine: bool) -> Iterator[Data]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import tempfile
-from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from collections.abc import Callable
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-from workbench.diagnose.zoo_run import run_incident
+from workbench.diagnose.zoo_pool import run_all
 from workbench.diagnose.zoo_step import why_not_runnable
 from workbench.errors import UsageError
 from workbench.numerics import jsonio
@@ -27,6 +26,7 @@ def run_zoo(
     done: Done | None = None,
     executor: Executor | None = None,
     minimized: bool = False,
+    isolated: bool = False,
 ) -> dict[str, Any]:
     """Record, replay and diagnose every incident file of a folder.
 
@@ -34,8 +34,10 @@ def run_zoo(
         directory: Folder with ``*.py`` incident files and perhaps a ``labels.json``.
         jobs: How many incidents run at once, each in a process of its own.
         done: Called as each incident finishes.
-        executor: Runs the incidents instead of an own pool of processes.
+        executor: Runs the incidents instead of an own pool of processes; any of
+            ``concurrent.futures``, Dask's ``Client.get_executor()`` among them.
         minimized: Whether to minimise each failure too and to count the checked scripts.
+        isolated: Give each incident a process of its own also where the executor takes it.
 
     Returns:
         The ``workbench.zoo/1`` object.
@@ -55,7 +57,7 @@ def run_zoo(
     rows: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="workbench-zoo-") as scratch:
         tasks = [(p, Path(scratch) / p.stem, labels.get(p.stem), minimized) for p in runnable]
-        for stem, row in _run_all(tasks, jobs, executor):
+        for stem, row in run_all(tasks, jobs, executor, isolated):
             rows[stem] = row
             if done is not None:
                 done(stem, row)
@@ -178,27 +180,3 @@ def _split(
         else:
             skipped[path.stem] = reason
     return runnable, skipped
-
-
-Task = tuple[Path, Path, dict[str, Any] | None, bool]
-
-
-def _run_all(
-    tasks: list[Task], jobs: int, executor: Executor | None
-) -> Iterable[tuple[str, dict[str, Any]]]:
-    if executor is not None:
-        yield from _submit(executor, tasks)
-    elif jobs <= 1:
-        for task in tasks:
-            yield task[0].stem, run_incident(*task)
-    else:
-        # spawned: an incident may leave threads and global state behind
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-            yield from _submit(pool, tasks)
-
-
-def _submit(pool: Executor, tasks: list[Task]) -> Iterable[tuple[str, dict[str, Any]]]:
-    waiting = {pool.submit(run_incident, *task): task[0].stem for task in tasks}
-    for future in as_completed(waiting):
-        yield waiting[future], future.result()

@@ -63,7 +63,7 @@ def run_incident(
         The incident's entry of ``workbench.zoo/1``.
     """
     started = time.perf_counter()
-    row = _empty_row()
+    row = empty_row()
     try:
         with settings_kept():
             _run(row, path, directory, (label or {}).get("step"), minimized)
@@ -186,7 +186,8 @@ def _evaluate(step: IncidentStep, model: torch.nn.Module, batch: Any) -> None:
     model.train()
 
 
-def _empty_row() -> dict[str, Any]:
+def empty_row() -> dict[str, Any]:
+    """The row of an incident of which nothing is known yet."""
     row: dict[str, Any] = dict.fromkeys(("tripped", "caught", *_FLAT))
     row |= {
         "origins": [],

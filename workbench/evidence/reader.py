@@ -78,11 +78,11 @@ class Bundle:
         digest: ``"sha256:…"`` of the manifest, and through its file table of everything in it.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Read the manifest; see ``open_bundle``."""
+    def __init__(self, path: str | os.PathLike[str], store: Store | None = None) -> None:
+        """Read the manifest; see ``open_bundle``. ``store`` is where its files lie, if not here."""
         self.path = Path(path)
         wait_for(self.path)  # where a recorder of this very process is still writing it
-        self._store = _open_store(self.path)
+        self._store = _open_store(self.path) if store is None else store
         self.manifest_bytes = self._store.read_small(MANIFEST, MAX_MANIFEST_BYTES)
         self.manifest: Manifest = decode_manifest(self.manifest_bytes, str(self.path))
         self.digest = "sha256:" + hashlib.sha256(self.manifest_bytes).hexdigest()

@@ -1,4 +1,7 @@
-"""Where a bundle's files lie when it is read: a directory, or one uncompressed zip."""
+"""Where a bundle's files lie when it is read: a directory, or one uncompressed zip.
+
+The same two in an object store or behind a web server are in ``remote``.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,7 @@ class DirectoryStore:
 class ZipStore:
     """A bundle as one zip whose members are stored uncompressed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         """Read the zip's directory.
 
         Raises:
@@ -94,9 +97,10 @@ class ZipStore:
         """
         self._path = path
         try:
-            with zipfile.ZipFile(path) as archive:
-                members = archive.infolist()
-            self._end = path.stat().st_size
+            with self._file() as file:
+                with zipfile.ZipFile(file) as archive:
+                    members = archive.infolist()
+                self._end = file.seek(0, os.SEEK_END)
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
             raise BundleError(
                 f"{str(path)!r} is neither a bundle directory nor a zip of one ({error}). "
@@ -107,10 +111,14 @@ class ZipStore:
         self._members: dict[str, zipfile.ZipInfo] = {}
         prefix = _prefix(members)
         for member in members:
-            if member.is_dir():
+            if member.filename.endswith("/"):  # is_dir() fails on a member without a name
                 continue
             rel = member.filename.removeprefix(prefix)
             self._take(rel, member)
+
+    def _file(self) -> io.RawIOBase:
+        """The zip itself, open for reading."""
+        return io.FileIO(self._path, "rb")
 
     def _take(self, rel: str, member: zipfile.ZipInfo) -> None:
         if not member.filename.isprintable() or rel in self._members:
@@ -147,7 +155,7 @@ class ZipStore:
         if member is None:
             raise _absent(rel)
         try:
-            file = io.FileIO(self._path, "rb")
+            file = self._file()
         except OSError as error:
             raise _absent(rel) from error
         try:
@@ -178,7 +186,7 @@ class ZipStore:
 class _Bounded(io.RawIOBase):
     """A window of a file: no byte outside of it can be read."""
 
-    def __init__(self, file: io.FileIO, start: int, size: int) -> None:
+    def __init__(self, file: io.RawIOBase, start: int, size: int) -> None:
         super().__init__()
         self._file = file
         self._start = start
@@ -205,7 +213,7 @@ class _Bounded(io.RawIOBase):
         if wanted == 0:
             return 0
         self._file.seek(self._start + self._position)
-        got = self._file.readinto(view[:wanted]) or 0
+        got: int = self._file.readinto(view[:wanted]) or 0
         self._position += got
         return got
 
@@ -243,7 +251,7 @@ def _prefix(members: list[zipfile.ZipInfo]) -> str:
     return folder if all(m.filename.startswith(folder) for m in members) else ""
 
 
-def _data_start(file: io.FileIO, member: zipfile.ZipInfo) -> int:
+def _data_start(file: io.RawIOBase, member: zipfile.ZipInfo) -> int:
     file.seek(member.header_offset)
     head = file.read(30)
     if len(head) != 30 or head[:4] != b"PK\x03\x04":

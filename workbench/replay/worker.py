@@ -11,7 +11,7 @@ import queue
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ class ReplayWorker:
         trust: ``"import"`` or ``"source"``.
         on_event: Called with every event, from a thread of this worker; events are there to be
             polled all the same.
+        import_path: Further folders that modules are imported from, after those of this process.
 
     Raises:
         CannotRunError: The step is an object that no other process can find again.
@@ -45,12 +46,13 @@ class ReplayWorker:
         step: Any = None,
         trust: str | None = None,
         on_event: Callable[[Event], None] | None = None,
+        import_path: Sequence[str] = (),
     ) -> None:
         self._opening = {
             "bundle": str(Path(bundle).absolute()),
             "step": reference_of(step),
             "trust": trust,
-            "path": [entry for entry in sys.path if entry],
+            "path": list(dict.fromkeys(entry for entry in (*sys.path, *import_path) if entry)),
         }
         self._on_event = on_event
         self._child: Child | None = None

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from workbench.cli.cluster import cluster
 from workbench.cli.command import Command
-from workbench.cli.options import bundle_argument, code_options, json_option, require_code
+from workbench.cli.options import (
+    bundle_argument,
+    code_options,
+    dask_option,
+    json_option,
+    require_code,
+)
 from workbench.cli.output import emit, note, say, table
 
 if TYPE_CHECKING:
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Where results go."
 )
+@dask_option
 @code_options
 @json_option
 def command(
@@ -54,6 +62,7 @@ def command(
     minimal_modules: bool,
     timeout_s: float | None,
     output: Path | None,
+    dask: str | None,
     step: str | None,
     trust: str | None,
     as_json: bool,
@@ -85,19 +94,22 @@ def command(
         else:
             _print_minimal(found)
         return
-    swept = run_sweep(
-        opened,
-        cells_of(values, combine=grid),
-        step=step,
-        trust=trust,
-        repeats=repeats,
-        jobs=jobs,
-        resume=resume,
-        trace=trace,
-        directory=directory,
-        timeout_s=timeout_s,
-        progress=note,
-    )
+    with cluster(dask) as executor:
+        swept = run_sweep(
+            opened,
+            cells_of(values, combine=grid),
+            step=step,
+            trust=trust,
+            repeats=repeats,
+            jobs=jobs,
+            resume=resume,
+            trace=trace,
+            directory=directory,
+            executor=executor,
+            isolated=True,
+            timeout_s=timeout_s,
+            progress=note,
+        )
     _save(swept, directory)
     if as_json:
         emit(swept.to_data())

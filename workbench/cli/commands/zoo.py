@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from workbench.cli.cluster import cluster
 from workbench.cli.command import Command
-from workbench.cli.options import json_option
+from workbench.cli.options import dask_option, json_option
 from workbench.cli.output import emit, note, say, table
 
 
@@ -18,8 +19,9 @@ from workbench.cli.output import emit, note, say, table
     "--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Incidents at once."
 )
 @click.option("--minimize", is_flag=True, help="Minimise each failure too: one repro.py each.")
+@dask_option
 @json_option
-def command(directory: Path, jobs: int, minimize: bool, as_json: bool) -> None:
+def command(directory: Path, jobs: int, minimize: bool, dask: str | None, as_json: bool) -> None:
     """Record, replay and diagnose every incident file of DIRECTORY.
 
     Runs the files. Where labels.json is there, says how often the answers agree with it. Exits 0
@@ -27,7 +29,15 @@ def command(directory: Path, jobs: int, minimize: bool, as_json: bool) -> None:
     """
     from workbench.diagnose.zoo import run_zoo
 
-    data = run_zoo(directory, jobs=jobs, done=_done, minimized=minimize)
+    with cluster(dask) as executor:
+        data = run_zoo(
+            directory,
+            jobs=jobs,
+            done=_done,
+            executor=executor,
+            minimized=minimize,
+            isolated=True,
+        )
     if as_json:
         emit(data)
         return

@@ -1,0 +1,174 @@
+"""``workbench triage``: a store of bundles, the same fault of many incidents put together."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from workbench.cli.cluster import cluster
+from workbench.cli.command import Command
+from workbench.cli.options import dask_option, json_option
+from workbench.cli.output import emit, note, say, table
+
+if TYPE_CHECKING:
+    from workbench.diagnose.triage.run import Triage
+
+
+@click.command("triage", cls=Command, section="Share", order=5)
+@click.argument("url", metavar="URL", default=".")
+@click.option(
+    "--since", metavar="WHEN", help="Only incidents since a date (2026-11-30) or so long: 12h, 7d."
+)
+@click.option(
+    "--known",
+    metavar="FINGERPRINTS",
+    help="Known ones, NF-1a2b3c,NF-4d5e6f or a file with one a line: marked, and not listed.",
+)
+@click.option("--show-known", is_flag=True, help="List groups of known fingerprints too.")
+@click.option(
+    "--csv",
+    "csv_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write one line an incident to this file.",
+)
+@click.option(
+    "--report",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the fleet-triage report to this HTML file.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(1, 256), default=8, show_default=True, help="Bundles at a time."
+)
+@dask_option
+@json_option
+def command(
+    url: str,
+    since: str | None,
+    known: str | None,
+    show_known: bool,
+    csv_file: Path | None,
+    page: Path | None,
+    jobs: int,
+    dask: str | None,
+    as_json: bool,
+) -> None:
+    """Group the incidents of a store of bundles by fault.
+
+    URL is a folder, or s3://, gs://, http:// or any other that fsspec knows. Only manifests,
+    ledgers and findings are fetched; no code is run. Exits 0 whatever it finds.
+    """
+    from workbench.diagnose.triage.run import run_triage
+    from workbench.diagnose.triage.selecting import parse_known, parse_since
+
+    now = datetime.datetime.now(tz=datetime.UTC)
+    chosen: dict[str, Any] = {
+        "since": None if since is None else parse_since(since, now),
+        "known": frozenset() if known is None else parse_known(known),
+    }
+    with cluster(dask) as executor:
+        found = run_triage(url, **chosen, jobs=jobs, executor=executor, progress=note)
+    if csv_file is not None:
+        _write(csv_file, found.to_csv())
+    if page is not None:
+        _report(found, page)
+    if as_json:
+        emit(found.to_data())
+    else:
+        _print(found, show_known)
+
+
+def _write(path: Path, text: str) -> None:
+    from workbench.errors import CannotRunError
+
+    try:
+        path.write_text(text, encoding="utf-8", newline="")
+    except OSError as error:
+        raise CannotRunError(
+            f"The file {str(path)!r} cannot be written ({error}), so the table is lost. Choose "
+            "another place with --csv."
+        ) from error
+    note(f"Wrote {path}")
+
+
+def _report(found: Triage, page: Path) -> None:
+    from workbench.reports import report_triage
+
+    note(f"Wrote {report_triage(found.to_data(), page, progress=note)}")
+
+
+def _print(found: Triage, show_known: bool) -> None:
+    from workbench.evidence.wording import clean, joined, number
+
+    groups = [group for group in found.groups if show_known or not group["known"]]
+    lines = [["group", "incidents", "last seen", "stage", "what", "fingerprints", ""]]
+    lines += [
+        [
+            group["id"],
+            number(group["count"]),
+            clean(group["last_seen"], 16).replace("T", " "),
+            group["stage"].replace("_", " "),
+            clean(group["what"], 60),
+            joined(group["fingerprints"], 2),
+            "known" if group["known"] else "",
+        ]
+        for group in groups
+    ]
+    if groups:
+        for line in table(lines):
+            say(line)
+        say()
+        for group in groups:
+            also = f" Caught where {joined(group['perhaps'])} was." if group["perhaps"] else ""
+            say(f"{group['id']}: {group['why']}{also}")
+            for sentence in _spreads(found, group["id"]):
+                say(f"  {sentence}")
+    for row in found.unreadable:
+        say(f"Not read: {row['url']}: {row['error']}")
+    for sentence in found.notes:
+        note(sentence)
+    say(_closing(found, len(found.groups) - len(groups)))
+    if groups:
+        say(_next(groups[0]))
+
+
+def _spreads(found: Triage, group: str) -> list[str]:
+    """How incidents of several ranks spread, of the newest three."""
+    members = [one for one in found.incidents if one["group"] == group and one["spread"]]
+    return [f"{one['run_id']}: {one['spread']['sentence']}" for one in members[:3]]
+
+
+def _closing(found: Triage, hidden: int) -> str:
+    from workbench.evidence.wording import number
+
+    totals = found.totals
+    text = f"{_count(totals['bundles'], 'bundle')}, {_count(totals['incidents'], 'incident')}, "
+    text += f"{_count(totals['groups'], 'group')}"
+    if hidden:
+        text += f"; {_count(hidden, 'group')} of known fingerprints not listed"
+    elif totals["known"]:
+        text += f"; {_count(totals['known'], 'incident')} of known fingerprints"
+    if totals["older"]:
+        text += f"; {number(totals['older'])} older left out"
+    if totals["unreadable"]:
+        text += f"; {number(totals['unreadable'])} could not be read"
+    return f"{text}."
+
+
+def _count(count: int, word: str) -> str:
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def _next(group: dict[str, Any]) -> str:
+    """The command for the newest group: diagnose what is not diagnosed, else show it."""
+    import shlex
+
+    from workbench.evidence.remote import is_local
+
+    where = group["next"]
+    word = "inspect" if group["by"] == "origin" else "diagnose"
+    lead = "" if is_local(where) else "Fetch it first. "
+    return f"{lead}Next: workbench {word} {shlex.quote(where)}"

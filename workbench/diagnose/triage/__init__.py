@@ -1,0 +1,1 @@
+"""Many incidents of many runs: read from a store, ranks put together, grouped by fault."""

@@ -1,0 +1,392 @@
+"""Bundles in an object store or behind a web server: listed, and read by ranges, through fsspec.
+
+What is on this machine is read by ``store``; a bundle elsewhere goes through the same checks. Only
+what is asked for is fetched: of a directory single files, of a zip its central directory and the
+members by their place in it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from workbench.errors import BundleError, CannotRunError, UsageError
+from workbench.evidence.reader import Bundle
+from workbench.evidence.store import Store, ZipStore
+
+_DIRECTORY: Final = ".bundle"
+_ZIP: Final = ".bundle.zip"
+_FINDINGS: Final = ".findings"
+_LEDGER: Final = ".ledger.jsonl"
+_MOST: Final = 100_000
+_DEEPEST: Final = 12
+_LARGEST_READ: Final = 64 << 20  # a zip's directory claims its own size; it is not believed
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where one bundle lies.
+
+    Attributes:
+        url: Its path or URL.
+        findings: Whether a folder of results lies beside it.
+    """
+
+    url: str
+    findings: bool = False
+
+    @property
+    def name(self) -> str:
+        """The last part of its URL."""
+        return self.url.rstrip("/").rpartition("/")[2]
+
+    @property
+    def folder(self) -> str:
+        """What it lies in."""
+        return self.url.rstrip("/").rpartition("/")[0]
+
+
+@dataclass
+class Shelf:
+    """What a store holds.
+
+    Attributes:
+        url: The store.
+        bundles: Where its bundles lie, by name.
+        ledgers: Ledgers of whole runs beside them: URL and size in bytes.
+        notes: What was not looked at, and why.
+    """
+
+    url: str
+    bundles: list[Spot] = field(default_factory=list)
+    ledgers: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def is_local(url: str) -> bool:
+    """Whether it names a path of this machine."""
+    return "://" not in url and "::" not in url
+
+
+def find_stored(url: str) -> Shelf:
+    """List the bundles and ledgers of a store; nothing of them is read.
+
+    Args:
+        url: A folder, or an fsspec URL such as ``s3://bucket/incidents``.
+
+    Raises:
+        UsageError: No such folder, or a kind of store fsspec does not know.
+        CannotRunError: The store's library is not installed, or the store does not answer.
+    """
+    shelf = _find_local(Path(url)) if is_local(url) else _find_remote(url)
+    shelf.bundles.sort(key=lambda spot: spot.url)
+    return shelf
+
+
+def open_spot(spot: Spot) -> Bundle:
+    """Open a bundle of a store; its manifest is fetched, and of a zip the directory.
+
+    Raises:
+        BundleError: Damaged, hostile or newer, or not to be read there.
+        CannotRunError: The store does not answer.
+    """
+    if is_local(spot.url):
+        return Bundle(spot.url)
+    files, path = _file_system(spot.url)
+    with _answering(spot.url):
+        store: Store = (
+            _RemoteZip(files, path) if path.endswith(_ZIP) else _RemoteDirectory(files, path)
+        )
+        return Bundle(spot.name, store)
+
+
+def read_findings(spot: Spot, bundle: Bundle, limit: int) -> bytes | None:
+    """The ``findings.json`` beside a bundle, or packed with it; None where there is none.
+
+    Raises:
+        BundleError: It is larger than ``limit`` bytes.
+    """
+    packed = "findings/findings.json"
+    if spot.findings:
+        beside = spot.url.rstrip("/").removesuffix(".zip") + f"{_FINDINGS}/findings.json"
+        data = read_stored(beside, limit)
+        if data is not None:
+            return data
+    return bundle.read_packed_findings(packed) if packed in bundle.packed_findings() else None
+
+
+def read_stored(url: str, limit: int, *, tail: bool = False) -> bytes | None:
+    """A whole small file of a store; None when it is not there.
+
+    Args:
+        url: Its path or URL.
+        limit: Most bytes.
+        tail: Take the last ``limit`` bytes of a larger file instead of refusing it.
+
+    Raises:
+        BundleError: It is larger.
+        CannotRunError: The store does not answer.
+    """
+    files, path = _file_system(url)
+    with _answering(url):
+        size = _size(files, path)
+        if size is None:
+            return None
+        if size > limit and not tail:
+            raise BundleError(
+                f"{url!r} has {size} bytes; no such file needs more than {limit}. It was not read."
+            )
+        return _range(files, path, max(0, size - limit), size)
+
+
+# -- finding ------------------------------------------------------------------------------------
+
+
+def _find_local(folder: Path) -> Shelf:
+    if not folder.is_dir():
+        raise UsageError(
+            f"There is no folder {str(folder)!r}, so no bundle was looked for. Name the folder "
+            "that the bundles lie in, or a URL such as s3://bucket/incidents."
+        )
+    shelf = Shelf(str(folder))
+    for where, folders, names in os.walk(folder):
+        here = Path(where)
+        found = [name for name in folders if name.endswith(_DIRECTORY)]
+        found += [name for name in names if name.endswith(_ZIP)]
+        for name in found:
+            if not name.startswith("."):
+                beside = name.removesuffix(".zip") + _FINDINGS in folders
+                shelf.bundles.append(Spot(str(here / name), beside))
+        for name in names:
+            path = here / name
+            if name.endswith(_LEDGER) and not path.is_symlink():
+                shelf.ledgers[str(path)] = path.stat().st_size
+        folders[:] = [name for name in folders if not _is_closed(name)]
+    return shelf
+
+
+def _is_closed(name: str) -> bool:
+    """Whether a folder is not searched: hidden, a bundle, or results of one."""
+    return name.startswith(".") or name.endswith((_DIRECTORY, _FINDINGS))
+
+
+def _find_remote(url: str) -> Shelf:
+    files, root = _file_system(url)
+    shelf = Shelf(url)
+    with _answering(url):
+        _is_there(files, root, url)
+        for folder, directories, names in files.walk(root, topdown=True, detail=True):
+            if folder.rstrip("/").count("/") - root.rstrip("/").count("/") > _DEEPEST:
+                directories.clear()
+                shelf.notes.append(f"Folders below {folder!r} were not searched: too deep.")
+                continue
+            _take(files, shelf, directories, names)
+            if len(shelf.bundles) >= _MOST:
+                shelf.notes.append(f"Only the first {_MOST:,} bundles found were looked at.")
+                break
+    return shelf
+
+
+def _is_there(files: Any, root: str, url: str) -> None:
+    try:
+        files.info(root)
+    except FileNotFoundError as error:
+        if isinstance(error.__cause__, OSError):  # a web server that cannot be reached
+            raise error.__cause__ from error
+        raise UsageError(
+            f"There is nothing at {url!r}, so no bundle was looked for. Name the folder that the "
+            "bundles lie in, as the store itself lists it."
+        ) from error
+
+
+def _take(files: Any, shelf: Shelf, directories: dict[str, Any], names: dict[str, Any]) -> None:
+    """Bundles of one folder; no folder inside of a bundle is walked."""
+    found = [info for name, info in directories.items() if name.endswith(_DIRECTORY)]
+    found += [info for name, info in names.items() if name.endswith(_ZIP)]
+    for info in found:
+        path = str(info["name"]).rstrip("/")
+        name = path.rpartition("/")[2]
+        if not name.startswith("."):
+            beside = name.removesuffix(".zip") + _FINDINGS
+            shelf.bundles.append(Spot(files.unstrip_protocol(path), beside in directories))
+    for name, info in names.items():
+        if name.endswith(_LEDGER) and not name.startswith("."):
+            shelf.ledgers[files.unstrip_protocol(str(info["name"]))] = int(info.get("size") or 0)
+    for name in list(directories):
+        if _is_closed(name):
+            del directories[name]
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+class _RemoteDirectory:
+    """A bundle as a folder of a store. Stores have no links."""
+
+    def __init__(self, files: Any, root: str) -> None:
+        self._files = files
+        self._root = root.rstrip("/")
+
+    def size(self, rel: str) -> int | None:
+        """See ``Store``."""
+        return _size(self._files, f"{self._root}/{rel}")
+
+    def open(self, rel: str, size: int) -> io.RawIOBase:
+        """See ``Store``."""
+        return _Ranges(self._files, f"{self._root}/{rel}", size)
+
+    def read_small(self, rel: str, limit: int) -> bytes:
+        """See ``Store``."""
+        size = self.size(rel)
+        where = self._root.rpartition("/")[2]
+        if size is None:
+            raise BundleError(
+                f"{where!r} has no {rel}, so it is no bundle, or one whose writing or upload was "
+                "cut off before its first manifest."
+            )
+        if size > limit:
+            raise BundleError(
+                f"The {rel} of {where!r} has {size} bytes; no bundle needs more than {limit}. It "
+                "was not read."
+            )
+        return _range(self._files, f"{self._root}/{rel}", 0, size)
+
+    def names(self, prefix: str) -> list[str]:
+        """See ``Store``."""
+        return []
+
+
+class _RemoteZip(ZipStore):
+    """A packed bundle in a store."""
+
+    def __init__(self, files: Any, path: str) -> None:
+        self._files = files
+        info = files.info(path)
+        served = _protocols(files) & {"http", "https"}
+        if served and not info.get("partial"):
+            raise BundleError(
+                f"{path!r} is a packed bundle on a web server that does not serve parts of files, "
+                "so all of it would have to be fetched to read its manifest. Unpack it there, or "
+                "use a server that answers ranges."
+            )
+        self._size = int(info["size"])
+        super().__init__(path)
+
+    def _file(self) -> io.RawIOBase:
+        return _Ranges(self._files, str(self._path), self._size)
+
+
+class _Ranges(io.RawIOBase):
+    """A file of a store, of which exactly the bytes asked for are fetched."""
+
+    def __init__(self, files: Any, path: str, size: int) -> None:
+        super().__init__()
+        self._files, self._path, self._size = files, path, size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise OSError("a place before the beginning of the file")
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        end = min(self._size, self._position + len(view))
+        if end <= self._position:
+            return 0
+        data = _range(self._files, self._path, self._position, end)
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._size if size < 0 else min(self._size, self._position + size)
+        if end <= self._position:
+            return b""
+        data = _range(self._files, self._path, self._position, end)
+        self._position += len(data)
+        return data
+
+
+def _range(files: Any, path: str, start: int, end: int) -> bytes:
+    if end - start > _LARGEST_READ:
+        raise BundleError(
+            f"{path!r} asks for {end - start} bytes at once, more than any part of a bundle needs. "
+            "It is damaged or made up; nothing of it was used."
+        )
+    if end <= start:
+        return b""
+    data: bytes = files.cat_file(path, start=start, end=end)
+    if len(data) > end - start:  # a server that does not know ranges sends the whole file
+        data = data[start:end]
+    return data
+
+
+def _size(files: Any, path: str) -> int | None:
+    try:
+        info = files.info(path)
+    except FileNotFoundError:
+        return None
+    size = info.get("size")
+    return int(size) if info.get("type") == "file" and size is not None else None
+
+
+def _protocols(files: Any) -> set[str]:
+    known = files.protocol
+    return {known} if isinstance(known, str) else set(known)
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path in it.
+
+    Raises:
+        CannotRunError: fsspec, or what it needs for this kind of store, is not installed.
+        UsageError: fsspec knows no such kind of store.
+    """
+    try:
+        import fsspec
+
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        raise CannotRunError(
+            f"The store {url!r} cannot be read here ({error}), so nothing was looked at. Install "
+            "what it needs: pip install 'nonfinite-workbench[remote]'; for s3:// add s3fs, for "
+            "gs:// gcsfs, for az:// adlfs."
+        ) from error
+    except ValueError as error:
+        raise UsageError(
+            f"The URL {url!r} names a kind of store that fsspec does not know ({error}), so "
+            "nothing was looked at. Give a folder, or a URL such as s3://bucket/incidents."
+        ) from error
+    return found
+
+
+@contextmanager
+def _answering(url: str) -> Iterator[None]:
+    """What a store's library raises, as an error of ours; each library has its own classes."""
+    try:
+        yield
+    except (BundleError, CannotRunError, UsageError):
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:300] or type(error).__name__
+        raise CannotRunError(
+            f"The store of {url!r} did not give what was asked for ({type(error).__name__}: "
+            f"{said}), so it was not read. Check the address, the network and the credentials."
+        ) from error
