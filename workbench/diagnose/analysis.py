@@ -11,6 +11,7 @@ import torch
 from workbench.diagnose.absorbed import Absorption, candidates, confirmed, to_keep
 from workbench.diagnose.case import Case, ancestors
 from workbench.diagnose.causes import Cause, name_cause
+from workbench.diagnose.selections import selections
 from workbench.diagnose.slicing import Origin, Slice, slice_trace
 from workbench.diagnose.starts import starts_of
 from workbench.replay.trace_plan import floating
@@ -104,6 +105,8 @@ def _to_keep(trace: Trace, origins: list[Origin], silent: list[Absorption]) -> s
     for origin in origins[:MAX_ORIGINS]:
         if origin.event >= 0:
             keep |= {origin.event, *ancestors(trace, origin.event)}
+            if trace.graph[origin.event].node is not None:
+                keep |= set(selections(trace, [origin.event]))
     return keep
 
 

@@ -328,6 +328,21 @@ def test_cause(label: str) -> None:
     assert text.endswith(".") and "\n" not in text
 
 
+@pytest.mark.parametrize(
+    ("function", "label"),
+    [
+        (lambda x: torch.where(x > 0, x.sqrt(), x + 1), "unselected_branch_gradient"),
+        (lambda x: torch.where(x == 0, x + 1, x / x), "unselected_branch_gradient"),
+        (lambda x: x.sqrt().masked_fill(x == 0, 1.0), "unselected_branch_gradient"),
+        (lambda x: torch.where(x < 5, x.sqrt(), x), "singular_gradient"),
+    ],
+)
+def test_a_gradient_of_zero_sent_by_a_selection_is_told_from_any_other(
+    function: Any, label: str
+) -> None:
+    assert first(forward_only(function, 0.0, 1.0))[3] == label
+
+
 def test_every_cause_has_a_case() -> None:
     labels = {cause.label for cause in all_causes()}
     assert labels == CASES.keys() | NEEDS_A_BUNDLE.keys()

@@ -36,6 +36,15 @@ def test_some_masked_rows_absorbed_others_converted_names_the_conversion() -> No
     assert [found.trace.graph[i].base for i, role in found.slice.contributors] == ["log"]
 
 
+def test_minus_inf_absorbed_beside_plus_inf_that_makes_the_nan_names_the_birth() -> None:
+    # the softmax makes 0 of -Inf as it should; the +Inf of the same product makes the NaN
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return (x.half() * torch.tensor([[-300.0, 1.0], [300.0, 1.0]]).half()).float().softmax(-1)
+
+    found = analysis_of(Through(model), torch.full((2, 2), 400.0))
+    assert first(found) == ("birth", "mul", "forward", "low_precision_overflow")
+
+
 def test_a_birth_beats_the_conversion_after_it() -> None:
     target = torch.tensor([[0.0, 1.0]])
     found = analysis_of(

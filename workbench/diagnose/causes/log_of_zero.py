@@ -6,7 +6,7 @@ from workbench.diagnose.case import Case, ancestors
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import Intervention, rewritten
 from workbench.diagnose.log_space import LogSpace
-from workbench.diagnose.rewrites import clamped_argument
+from workbench.diagnose.rewrites import clamped_argument, distinct_eigenvalues
 
 _LOGS = frozenset("log log2 log10 log_ _foreach_log".split())
 _DETERMINANTS = frozenset("_linalg_slogdet linalg_slogdet".split())
@@ -43,6 +43,8 @@ _STABLE = {
 
 
 def _counterfactuals(case: Case) -> list[Intervention]:
+    if case.base in _DETERMINANTS:
+        return rewritten(case, "a small growing diagonal added", distinct_eigenvalues())
     call = case.event.function_call if case.event is not None else -1
     above = [case.trace.graph[i].base for i in ancestors(case.trace, case.origin.event)]
     name = next((_STABLE[base] for base in above if base in _STABLE), None)
