@@ -1,5 +1,5 @@
-"""Attention scores are multiplied in float16 before they are scaled. Large ones overflow to +Inf and
-to -Inf; the softmax makes 0 of the -Inf and NaN of the rows with a +Inf."""
+"""Attention scores are multiplied in float16 before they are scaled. Large ones overflow to both
+infinities; the softmax makes 0 of the -Inf and NaN of the rows with a +Inf."""
 
 import torch
 from torch import nn

@@ -1,4 +1,5 @@
-"""A repulsion term takes the log-determinant of the Gram matrix; two equal samples make it singular."""
+"""A repulsion term takes the log-determinant of the Gram matrix; two equal samples make that
+singular."""
 
 import torch
 from torch import nn

@@ -1,5 +1,5 @@
-"""A square root is taken where its argument is positive and 0 elsewhere. At 0 the root is finite, and
-where sends its derivative, which is infinite there, a gradient of 0."""
+"""A square root is taken where its argument is positive, and 0 elsewhere. At 0 the root is finite,
+and where sends its derivative, which is infinite there, a gradient of 0."""
 
 import torch
 from torch import nn
