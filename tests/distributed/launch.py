@@ -44,6 +44,7 @@ def launch(
     timeout_s: float = 120.0,
     environment: dict[str, str] | None = None,
     module: bool = False,
+    monitor_s: float = 0.1,
 ) -> Launched:
     """Run ``torchrun --nproc-per-node <ranks> <worker> <directory> <arguments>``.
 
@@ -54,11 +55,12 @@ def launch(
         *arguments: Handed on to the worker after the folder.
         timeout_s: After so many seconds torchrun and all its ranks are killed.
         environment: Added to this process's.
+        monitor_s: How often torchrun looks at its ranks; it ends all of them once one has ended.
         module: ``worker`` is the name of a module (``-m``), and no folder is handed on.
     """
     directory.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(ranks)]
+    command += ["--nproc-per-node", str(ranks), "--monitor-interval", str(monitor_s)]
     command += ["-m", str(worker)] if module else [str(worker), str(directory)]
     known = dict(os.environ)
     known["PYTHONPATH"] = os.pathsep.join([str(ROOT), known.get("PYTHONPATH", "")]).strip(":")

@@ -59,6 +59,8 @@ def evidence_of(
         "gradients": _gradients(session, runner),
         "units": [_unit(outcome) for outcome in session.outcomes],
         "update": _update(runner, session),
+        "reduce": session.reduce,
+        "decision": session.decision or None,
         "soft_gates": session.soft_gates,
         "notes": list(session.notes),
         "order": list(session.recorder.order.found),

@@ -21,7 +21,7 @@ FIELDS = (
     "loss", "loss_components", "loss_scale", "loss_scale_previous", "growth_tracker",
     "learning_rates", "grad_norm", "grad_norm_is_scaled", "optimizers", "consecutive_skips",
     "schedulers_advanced", "rng_digest", "checkpoint_parent", "soft_gates", "first_bad_stage",
-    "alerts", "order",
+    "alerts", "order", "reduce", "decision", "fingerprint",
 )  # fmt: skip
 """Every field of an L1 record; null where unknown."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from workbench.step.values import text_of
 
 Kind = Literal["nonfinite", "alert", "captured"]
 _MESSAGE = 500
+_TOLD = ("tensor", "sink", "kind", "shape", "dtype", "counts", "first", "value", "message")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Finding:
         exception: The user's exception.
         skip: Whether the loss scaler will skip the update because of it.
         elsewhere: The rank that found something when this one did not; None on one rank.
+        told: What that rank says of it: fields of ``FirstBad``.
     """
 
     unit: Unit
@@ -37,6 +39,7 @@ class Finding:
     exception: BaseException | None = None
     skip: bool = False
     elsewhere: int | None = None
+    told: Mapping[str, Any] | None = None
 
     @property
     def tripped(self) -> bool:
@@ -45,12 +48,16 @@ class Finding:
         return (here and not self.skip) or self.elsewhere is not None
 
 
-Agree = Callable[[Finding], Finding]
-"""Makes one finding of those of all ranks; the identity on one rank."""
+Agree = Callable[[Any, Any, Finding, bool], Finding]
+"""Makes one finding of those of all ranks; the identity on one rank.
+
+It is given the session, the runner, the finding, and whether the gate looked at the gradients.
+"""
 
 
-def alone(finding: Finding) -> Finding:
+def alone(session: Any, runner: Any, finding: Finding, at_gate: bool) -> Finding:
     """Agree with oneself: the only rank there is."""
+    del session, runner, at_gate
     return finding
 
 
@@ -117,7 +124,9 @@ def _what(finding: Finding) -> dict[str, Any]:
             "message": first.message,
         }
     if not finding.bad:
-        return {"tensor": "unknown", "sink": "", "kind": "nan", "message": "caught on another rank"}
+        unknown = {"tensor": "unknown", "sink": "", "kind": "nan"}
+        told = {key: value for key, value in (finding.told or {}).items() if key in _TOLD}
+        return unknown | told | {"message": told.get("message") or "caught on another rank"}
     bad = finding.bad[0]
     return {
         "tensor": bad.name,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from workbench.numerics.dense import local_values
 from workbench.step.gates import found_inf
 
 if TYPE_CHECKING:
@@ -92,7 +93,10 @@ def _samples(optimizer: Optimizer) -> list[Tensor]:
     samples = []
     with torch.no_grad():
         for parameter in parameters[:LARGEST]:
-            flat = parameter.detach().reshape(-1)
+            held = local_values(parameter)  # of a sharded parameter, this rank's part
+            if held is None or not held.numel():
+                continue
+            flat = held.reshape(-1)
             # bytes, so that NaN compares equal to itself
             picked = flat[:: max(1, flat.numel() // SAMPLES)][:SAMPLES].clone()
             samples.append(picked.view(torch.uint8))

@@ -42,7 +42,7 @@ def explain(watch: Watch, error: BaseException, step: int) -> RankError | None:
     known = watch.problem()
     if known is not None:
         return known
-    text = clean(str(error), 200)
+    text = clean(str(error).removeprefix("Unable to cast ").partition(". ")[0], 160)
     try:
         positions, missing = watch.roll_call()
     except (dist.DistStoreError, RuntimeError):
@@ -72,7 +72,7 @@ def _said(
     if apart:
         other = apart[0]
         message = (
-            f"The ranks are out of step: rank {watch.rank} {mine.words()}, rank {other} "
+            f"The ranks are out of step: rank {watch.rank} {watch.here().words()}, rank {other} "
             f"{positions[other].words()}. A collective that not all ranks take part in ran into "
             f"its time-out: {text!r}. Let all ranks skip alike: do not 'continue' on what one "
             "rank sees; the recorder withholds the update on all ranks by itself."

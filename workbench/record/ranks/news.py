@@ -18,13 +18,11 @@ class Position(NamedTuple):
     Attributes:
         step: Number of its step.
         stage: The stage whose gate it passed last; ``outside`` between steps.
-        reductions: How many gradient reductions it took part in.
         doing: What it waits for, in words; empty when it computes.
     """
 
     step: int = -1
     stage: str = "outside"
-    reductions: int = 0
     doing: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -43,7 +41,6 @@ class Position(NamedTuple):
         return Position(
             _number(data.get("step")),
             _text(data.get("stage")),
-            _number(data.get("reductions")),
             _text(data.get("doing")),
         )
 

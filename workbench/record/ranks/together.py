@@ -51,6 +51,7 @@ class Together:
         self.channel = Channel(place, group)
         self.watch = self.channel.watch
         self.look = Look(recorder.model)
+        self.watch.reductions = lambda: self.look.reductions
         self.reductions = Reductions(recorder, self.look, self.watch)
 
     def share(self, value: str) -> str:
@@ -67,7 +68,7 @@ class Together:
         """
         self._recorder.guard("gradient hook", self.reductions.install)
         self.look.begin_step()
-        self.watch.position = Position(step, "input", self.look.reductions)
+        self.watch.position = Position(step, "input")
         problem = self.watch.problem()
         if problem is not None:
             self.leave(step, alike=False)
@@ -89,7 +90,7 @@ class Together:
             UsageError: Not every rank has a recorder.
         """
         stage = finding.unit.stage
-        self.watch.position = Position(session.step_index, stage, self.look.reductions)
+        self.watch.position = Position(session.step_index, stage)
         if at_gate:
             finding = self.reductions.attribute(session, finding)
         point = self._point(session, stage, at_gate)
@@ -124,7 +125,10 @@ class Together:
 
     def explain(self, error: BaseException, step: int) -> RankError | None:
         """The other rank behind an exception of this one, or None where there is none."""
-        return explain(self.watch, error, step)
+        found = explain(self.watch, error, step)
+        if found is not None and any(n.kind == "left" and n.step == step for n in self.watch.told):
+            self.watch.say("out_of_step", about=found.rank, message=str(found))  # it waits, too
+        return found
 
     def leave(self, step: int, alike: bool) -> None:
         """Hold an exception back until all ranks have ended the step, for a bounded time."""
@@ -173,10 +177,12 @@ class Together:
         self._hear(session, result, mine, point, vote.trip)
         if result.trip is None:
             return Finding(finding.unit, skip=skips)
-        if mine is not None:
-            return mine
         first = session.decision["first_bad"]
-        return Finding(result.trip, elsewhere=result.rank, told=first)
+        other = Finding(result.trip, elsewhere=result.rank, told=first)
+        if rank not in session.decision["first"]:  # what this rank saw came after it
+            recorder = self._recorder
+            session.first_trip = make_trip(other, recorder.run_id, session.step_index, rank)
+        return other if mine is None else mine
 
     def _vote(
         self,

@@ -49,9 +49,11 @@ class Watch:
         self.position = Position()
         self.told: list[News] = []
         self.ended: set[int] = set()
+        self.lost: set[int] = set()
         self.interrupted: RankError | None = None
         self.interrupts: list[Callable[[RankError], None]] = []
         self.in_gradients: Callable[[], bool] = lambda: False
+        self.reductions: Callable[[], int] = lambda: 0
         self._lock = threading.Lock()
         self._listener = threading.Thread(target=self._listen, name="workbench-ranks", daemon=True)
         self._listener.start()
@@ -73,12 +75,17 @@ class Watch:
             "rank": self.rank if about is None else about,
             "step": position.step,
             "stage": position.stage,
-            "reductions": position.reductions,
+            "reductions": self.reductions(),
             **facts,
         }
         number = int(self._store.add("news", 1))
         self._store.set(f"news/{number}", jsonio.dumps(content))
         return number
+
+    def here(self) -> Position:
+        """Where this rank stands, as another rank is told."""
+        doing = "waits in its gradient reduction" if self.in_gradients() else self.position.doing
+        return self.position._replace(doing=doing)
 
     def leave(self, step: int, seconds: float) -> None:
         """End a step with an exception: hold it back until all ranks have ended it, too.
@@ -91,7 +98,10 @@ class Watch:
         """
         self.ended.add(step)
         self._store.set(f"ended/{step}/{self.rank}", "1")
-        wanted = [f"ended/{step}/{r}" for r in range(self.world) if r != self.rank]
+        others = set(range(self.world)) - self.lost - {self.rank}
+        wanted = [f"ended/{step}/{r}" for r in sorted(others)]
+        if not wanted:
+            return
         with suppress(dist.DistStoreError, RuntimeError):  # a rank that never comes: go on
             self._store.wait(wanted, timedelta(seconds=seconds))
 
@@ -110,6 +120,7 @@ class Watch:
             if self._store.check([key]):
                 found[int(key.rpartition("/")[2])] = Position.read(self._store.get(key))
         missing = [r for r in range(self.world) if r != self.rank and r not in found]
+        self.lost.update(missing)
         return found, missing
 
     # -- hearing ----------------------------------------------------------------------------------
@@ -145,9 +156,8 @@ class Watch:
 
     def _concerns(self, news: News) -> bool:
         if news.kind == "left":  # proof of a wait without end, where this rank reduces gradients
-            mine = self.position
-            ahead = mine.step == news.step and mine.reductions > news.reductions
-            return ahead and self.in_gradients()
+            same = self.position.step == news.step
+            return same and self.reductions() > news.reductions and self.in_gradients()
         return news.kind in ("raised", "lost", "out_of_step") and news.step not in self.ended
 
     def _listen(self) -> None:
@@ -173,10 +183,12 @@ class Watch:
         if news.by == self.rank:
             return
         if news.kind == "call":
-            store.set(f"reply/{number}/{self.rank}", jsonio.dumps(self.position.as_dict()))
+            store.set(f"reply/{number}/{self.rank}", jsonio.dumps(self.here().as_dict()))
             return
         with self._lock:
             self.told.append(news)
+            if news.kind == "lost":
+                self.lost.add(news.rank)
         self.poke()
 
     def poke(self) -> None:
