@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from workbench.evidence import Conditions
+    from workbench.replay.reduction import Reduction
     from workbench.step.stages import Unit
 
 
@@ -44,6 +45,7 @@ class ReplayRunner(StepRunner):
         self._conditions = conditions
         self._recorded = recorded
         self.autocast_seen: str | None = None
+        self.reduction: Reduction | None = None
         self._unscaled_first = False
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -100,6 +102,16 @@ class ReplayRunner(StepRunner):
         super()._clip(unit)
         for parameter in parameters:
             parameter.grad.div_(scale)
+
+    def _reduce(self, unit: Unit) -> None:
+        super()._reduce(unit)
+        if self.reduction is not None:
+            self.reduction.apply(self.model, self.scaler)
+
+    def _gradient_unit(self, unit: Unit, scaled: bool) -> Unit:
+        if self.reduction is not None and self.reduction.put_in and not scaled:
+            return unit  # what the gate sees is the reduction's work
+        return super()._gradient_unit(unit, scaled)
 
     def _clip(self, unit: Unit) -> None:
         swapped = self._conditions.clip_before_unscale

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import torch
 
 from workbench.errors import CannotRunError
 from workbench.replay.adjust import place_scaler
+from workbench.step.assemble import NEEDS
 from workbench.step.state import StepState, restore_state
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ class Source:
         recorded_gradients: Reads the recorded gradients by parameter name (may be large).
         path: Where the bundle is, for messages.
         calls_attention: Whether the step calls scaled dot product attention, once it was looked at.
+        ranks: What the bundle says of other ranks (``ranks.json``); empty for one process.
+        lacking: Why the state is not whole without the bundles of other ranks, or None.
+        said: Where the parts of the state came from, in sentences.
+        wrap: Wraps the model as the run did, where all ranks are replayed together.
     """
 
     step: TrainingStep
@@ -58,6 +63,10 @@ class Source:
     bundle: Bundle | None = None
     path: str = ""
     calls_attention: bool | None = None
+    ranks: Mapping[str, Any] = field(default_factory=dict)
+    lacking: str | None = None
+    said: Sequence[str] = ()
+    wrap: Callable[[nn.Module], nn.Module] | None = None
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, step: Any = None, trust: str | None = None) -> Source:
@@ -72,12 +81,16 @@ class Source:
             CannotRunError: Code is not trusted or not importable, or the state is missing.
             BundleError: The state is damaged.
         """
+        from workbench.evidence.incidents import ranks_file
         from workbench.step import load_step, read_state
+        from workbench.step.assemble import complete_state
         from workbench.step.classes import classes_of
 
         manifest = bundle.manifest
         loaded = load_step(bundle, step=step, trust=trust)
         state = read_state(bundle, resolve=classes_of(loaded, bundle))
+        completed = complete_state(state, bundle)
+        state = completed.state
         take = getattr(loaded, "take_recorded", None)
         if take is not None:  # an integration's step is told what it was built from
             take(state.step_attributes)
@@ -92,6 +105,9 @@ class Source:
             environment=bundle.environment() if bundle.has("environment.json") else {},
             bundle=bundle,
             path=str(bundle.path),
+            ranks=ranks_file(bundle),
+            lacking=completed.why_not,
+            said=completed.said,
         )
 
     @property
@@ -115,6 +131,20 @@ class Source:
         found = self.evidence.get("digests", {})
         return found if isinstance(found, Mapping) else {}
 
+    @property
+    def bad_elsewhere(self) -> int | None:
+        """The rank that tripped, where this rank stopped only because that one did; else None."""
+        bad = self.first_bad
+        if bad is None or self.bundle is None or self.kind != "nonfinite":
+            return None
+        return None if bad.rank == self.bundle.manifest.rank else bad.rank
+
+    @property
+    def parallel(self) -> Mapping[str, Any]:
+        """How the model was spread over ranks; empty for one process."""
+        found = self.ranks.get("parallel")
+        return found if isinstance(found, Mapping) else {}
+
     def gradients(self) -> dict[str, Tensor]:
         """The recorded gradients by parameter name; empty where they were not kept."""
         if self.bundle is None or not self.bundle.has("gradients.safetensors"):
@@ -128,6 +158,8 @@ class Source:
         reason = self._missing_at_all()
         for goal, stages in GOALS.items():
             said = self.completeness.get(goal, COMPLETE)
+            if said.startswith(NEEDS) and self.lacking is None:
+                said = COMPLETE  # what it needs lies beside it
             if reason is None and said != COMPLETE:
                 reason = said
             if reason is not None:
@@ -135,6 +167,8 @@ class Source:
         return found
 
     def _missing_at_all(self) -> str | None:
+        if self.lacking is not None:
+            return self.lacking
         if self.state.model is None:
             return "the bundle has no parameters from before the step"
         if not self.state.micro_batches:

@@ -6,7 +6,7 @@ Two un-instrumented runs come first. If they differ, the step is not determinist
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import msgspec
 from workbench.errors import CannotRunError
 from workbench.evidence import verdict_sentence
 from workbench.numerics.comparison import compare
+from workbench.replay.alone import alone, own_part
 from workbench.replay.differences import differences, in_words, missing
 from workbench.replay.plan import recorded_stop
 from workbench.replay.result import Reproduction, RunResult, Verdict
@@ -39,11 +40,13 @@ class Grade:
         verdict: The grade.
         distance: Largest relative difference of jointly finite values, where it was measured.
         unequal: What of the bitwise comparison did not hold, one sentence each.
+        said: What stands for other ranks, one sentence each.
     """
 
     verdict: Verdict
     distance: float | None = None
     unequal: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
 
 
 def judge(replay: Replay) -> Reproduction:
@@ -74,10 +77,14 @@ def _bare_run(replay: Replay) -> tuple[RunResult, Grade]:
     evidence, source = replay.source.evidence, replay.source
     went_on = "stopped_at" in evidence and evidence["stopped_at"] is None
     until = "logging" if went_on and source.first_bad is not None else None
+    if source.bad_elsewhere is not None and evidence.get("stopped_at"):
+        until = str(evidence["stopped_at"])
     result = replay.run(until=until, conditions=replay.nearest, keep_gradients=True)
     session = replay.session
     assert session is not None  # noqa: S101 - run() has just opened it
-    return result, grade(source, result, session)
+    graded = alone(grade(source, result, session), source, result, session)
+    graded.said += [*session.said, *session.reduction.sentences()]
+    return result, graded
 
 
 def _reproduction(
@@ -96,21 +103,29 @@ def _reproduction(
         listed += graded.unequal
         if source.state.low_level:
             listed.append("the user's own loop was recorded, and the step may not do what it did")
+    listed += graded.said
     return Reproduction(
         verdict=verdict,
         deterministic_here=deterministic,
         differences=listed,
         rows=rows,
         distance=graded.distance,
-        sentence=verdict_sentence(
-            verdict,
-            max_relative=graded.distance,
-            environment=rows,
-            missing="; ".join(graded.unequal) or None,
-            sink=_sink(source),
+        sentence=_with_ranks(
+            verdict_sentence(
+                verdict,
+                max_relative=graded.distance,
+                environment=rows,
+                missing="; ".join(graded.unequal) or None,
+                sink=_sink(source),
+            ),
+            graded.said,
         ),
         tripped=source.first_bad is not None,
     )
+
+
+def _with_ranks(sentence: str, said: Sequence[str]) -> str:
+    return " ".join([sentence, *(f"{one}." for one in said)])
 
 
 def _sink(source: Source) -> str | None:
@@ -141,6 +156,8 @@ def grade(source: Source, result: RunResult, session: Session) -> Grade:
         session: Its live session; its kept gradients are used to measure distances.
     """
     digests = source.digests
+    if source.bad_elsewhere is not None:
+        return own_part(source, result, _unequal(source, result, session))
     if source.first_bad is None or source.kind != "nonfinite" or _is_alert(source):
         return _grade_finite(source, digests, result, session)
     here = _masks_at(result, source.first_bad.stage)
@@ -198,12 +215,12 @@ def _unequal(source: Source, result: RunResult, session: Session) -> list[str]:
         found.append("the loss has other bits")
     masks = digests.get("masks")
     if isinstance(masks, Mapping) and masks:
-        stage = source.first_bad_stage
+        stage = source.first_bad_stage if source.bad_elsewhere is None else None
         here = _masks_at(result, stage) if stage is not None else result.masks
         if dict(masks) != here:
             found.append("other elements are non-finite")
     gradients = digests.get("gradients")
-    if isinstance(gradients, Mapping) and gradients:
+    if isinstance(gradients, Mapping) and gradients and _comparable(session):
         other = [name for name, digest in gradients.items() if result.gradients.get(name) != digest]
         if other:
             found.append(f"{len(other):,} of {len(gradients):,} gradients have other bits")
@@ -212,11 +229,19 @@ def _unequal(source: Source, result: RunResult, session: Session) -> list[str]:
     return found
 
 
+def _comparable(session: Session) -> bool:
+    """Whether the recorded gradients, reduced with other ranks, can be compared with those here."""
+    reduction = session.reduction
+    return not reduction.there or reduction.put_in or session.source.wrap is not None
+
+
 def _same_stop(source: Source, session: Session) -> bool:
     """Whether the run ended where the record ended, so that random numbers can be compared."""
     runner = session.runner
     if "stopped_at" in source.evidence and source.evidence["stopped_at"] is None:
         return runner.next_unit is None
+    if source.bad_elsewhere is not None:
+        return True  # it was run to there
     return runner.position == recorded_stop(runner, source)
 
 
@@ -249,7 +274,7 @@ def _distance(source: Source, session: Session) -> float | None:
     if loss is not None and isinstance(recorded_loss, int | float):
         found += _relative(loss.double().cpu(), loss.new_tensor(recorded_loss).double().cpu())
     gradients = session.observed.gate_gradients
-    if gradients:
+    if gradients and _comparable(session):
         for name, recorded in source.gradients().items():
             if name in gradients:
                 found += _relative(gradients[name], recorded)
