@@ -18,6 +18,7 @@ from torch import Tensor
 
 from workbench.errors import BundleError, UsageError
 from workbench.evidence.files import Buffer, sync_directory, sync_tree, write_file
+from workbench.evidence.leftovers import hidden_name, hold, let_go
 from workbench.evidence.packing import pack_tensors
 from workbench.evidence.pytree import flatten
 from workbench.evidence.safetensors_file import encode
@@ -68,8 +69,9 @@ class BundleWriter:
         self._directory = Path(directory)
         self._stem = stem
         self._directory.mkdir(parents=True, exist_ok=True)
-        self.path = self._directory / f".{stem}{_SUFFIX}.{secrets.token_hex(4)}"
+        self.path = self._directory / hidden_name(stem)
         self.path.mkdir()
+        self._lock = hold(self.path)  # until it has its name: a folder nobody holds is a leftover
         self._published = False
         self.manifest = Manifest(
             created_by=_created_by(),
@@ -164,6 +166,7 @@ class BundleWriter:
             self.path = self._claim_name()
             sync_directory(self._directory)
             self._published = True
+            self._unlock()
         return self.path
 
     def seal(self) -> Path:
@@ -179,9 +182,14 @@ class BundleWriter:
         """Remove what was not published. A published bundle stays, unsealed and true."""
         if not self._published:
             shutil.rmtree(self.path, ignore_errors=True)
+            self._unlock()
             return
         for part in self.path.rglob(".*.part"):
             part.unlink(missing_ok=True)
+
+    def _unlock(self) -> None:
+        lock, self._lock = self._lock, None
+        let_go(lock)
 
     def _add(self, rel: str, buffers: list[Buffer]) -> None:
         self._check_new(rel)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.errors import NonFiniteError, UsageError
+from workbench.evidence.leftovers import remove_leftovers
 from workbench.evidence.schema import FirstBad
 from workbench.record import requests
 from workbench.record.alerts import AlertMonitor
@@ -133,6 +134,7 @@ class Recorder:
         self._epochs: list[Any] = []
         self.generators: dict[str, torch.Generator] = {}
         self.loaders = Loaders()
+        self.guard("clean-up", lambda: remove_leftovers(self.directory))
         self.may_update_early = may_update_early(step, model)
         self.reference = self._find_reference()
 
