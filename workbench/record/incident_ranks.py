@@ -217,8 +217,10 @@ def lend(part: Part, state: StepState | None, size: int) -> tuple[StepState | No
         return state, None
     model = state.model
     if any(not shard.whole for shard in model.shards.values()):
-        ranks = "the bundles of all other ranks beside this one, which holds its part"
-        return state, f"needs {ranks} of the parameters"
+        return state, (
+            "needs the bundles of all other ranks beside this one, which holds its part of the "
+            "parameters"
+        )
     if part.lender is None or size <= LIGHT_STATE or model.shards:
         return state, None
     own = {n for n, info in model.info.items() if info.kind != "parameter"}

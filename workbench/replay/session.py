@@ -22,11 +22,9 @@ from workbench.replay.compiled import (
 from workbench.replay.memory import refuse_out_of_memory, refuse_while_building
 from workbench.replay.precision import run_in_float32
 from workbench.replay.reduction import Reduction
-from workbench.replay.reduction import Reduction
 from workbench.replay.runner import ReplayRunner
 from workbench.replay.samples import keep_samples, layout_of
 from workbench.replay.settings import applied, runs_eagerly
-from workbench.replay.sharded import cast_as_fsdp
 from workbench.replay.sharded import cast_as_fsdp
 from workbench.replay.source import Source
 from workbench.replay.stages import look_at_batch
@@ -114,7 +112,6 @@ class Session:
         self._attributes: dict[str, Any] = {}
         batches = self._adjust(model, optimizers, scaler, device)
         model = self._spread(model)
-        model = self._spread(model)
         model = compile_model(model, self.conditions, self.recorded)
         self._compiles = is_compiled(model)
         if self._compiles:
@@ -122,8 +119,6 @@ class Session:
         self._graphs = graphs_captured()
         self.batches = batches
         self.runner = ReplayRunner(step, model, optimizers, scaler, self.conditions, self.recorded)
-        if self.source.wrap is None and not self.changed:
-            self.runner.reduction = self.reduction
         if self.source.wrap is None and not self.changed:
             self.runner.reduction = self.reduction
         with self._step_attributes():
@@ -163,16 +158,6 @@ class Session:
         self.no_effect = without_effect(self.conditions, changed, facts, failed)
         self.observed.read_back = adjust.describe(model)
         return batches
-
-    def _spread(self, model: nn.Module) -> nn.Module:
-        """Do what the run's wrappers did: wrap alike among ranks, cast alike in one process."""
-        source = self.source
-        self.reduction, self.said = Reduction(source), list(source.said)
-        if source.wrap is not None:
-            return source.wrap(model)
-        if source.parallel and adjust.whole_dtype(self.conditions.dtype) is None:
-            self.said += cast_as_fsdp(model, source.parallel)
-        return model
 
     def _spread(self, model: nn.Module) -> nn.Module:
         """Do what the run's wrappers did: wrap alike among ranks, cast alike in one process."""
