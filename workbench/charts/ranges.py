@@ -15,9 +15,10 @@ from workbench.charts import style
 from workbench.charts.arrays import TableLike
 from workbench.charts.drawing import Drawing
 from workbench.charts.grouping import MAX_LAYERS
+from workbench.charts.ranges_hover import hover_texts
 from workbench.charts.ranges_view import RangeView, range_view
 from workbench.charts.rows import Rows
-from workbench.charts.words import GLYPHS, KIND_WORDS, KINDS, counts, number, plain, shorten
+from workbench.charts.words import GLYPHS, KIND_WORDS, KINDS, number, plain, shorten
 
 CHART_ID = "wb-ranges"
 _PLOT_TOP = 0.78
@@ -40,6 +41,7 @@ def figure(
     theme: style.Theme = "light",
     max_layers: int = MAX_LAYERS,
     height: int = 360,
+    diagnostic: bool = False,
 ) -> go.Figure:
     """Draw the ranges of one kind of tensor.
 
@@ -50,6 +52,7 @@ def figure(
         theme: Palette of lines, grid and texts.
         max_layers: Above this many, layers are grouped by module.
         height: Height in pixels.
+        diagnostic: Whether the first table is of a diagnostic run: dashed, with nothing filled.
 
     Raises:
         UsageError: The kind is unknown or the table has no row of it.
@@ -57,6 +60,8 @@ def figure(
     view = range_view(layers, tensor, max_layers)
     hover = hover_texts(view)
     traces = [_band(view, hover, theme), _rms(view, theme), *marks_of(view, hover, theme)]
+    if diagnostic:
+        traces = _dashed(view, hover, theme)
     if other is not None:
         traces.extend(_overlay(view, range_view(other, tensor, max_layers), theme))
     return go.Figure(data=traces, layout=layout_of(view, theme, height))
@@ -142,6 +147,25 @@ def marks_of(
     return traces
 
 
+def _dashed(view: RangeView, hover: list[str], theme: style.Theme) -> list[Any]:
+    """A diagnostic run alone; the bars are there to be hovered over and are not seen."""
+    colour = style.PALETTES[theme].diagnostic
+    bars = _band(view, hover, theme)
+    bars.marker.color = "rgba(0,0,0,0)"
+    edges = [
+        _line(f"{which} magnitude", values, colour, "dash")
+        for which, values in (("largest", view.high), ("smallest", view.low))
+    ]
+    rms = _rms(view, theme, "dot", colour)
+    return [bars, *edges, rms, *marks_of(view, hover, theme)]
+
+
+def _line(name: str, values: Any, colour: str, dash: str) -> go.Scatter:
+    x, y = _steps(values)
+    line = {"color": colour, "width": 1.4, "dash": dash}
+    return go.Scatter(name=name, x=x, y=y, mode="lines", line=line, hoverinfo="skip")
+
+
 def _overlay(view: RangeView, other: RangeView, theme: style.Theme) -> list[Any]:
     """The second run at the first one's places, matched by name, then by order."""
     places = {label: index for index, label in enumerate(view.labels)}
@@ -151,54 +175,11 @@ def _overlay(view: RangeView, other: RangeView, theme: style.Theme) -> list[Any]
     for index, place in enumerate(moved):
         if place < view.size:
             high[place] = float(other.high[index])
-    x, y = _steps(high)
-    line = go.Scatter(
-        name="diagnostic run, largest magnitude",
-        x=x,
-        y=y,
-        mode="lines",
-        line={"color": colour, "width": 1.4, "dash": "dash"},
-        hoverinfo="skip",
-    )
+    line = _line("diagnostic run, largest magnitude", high, colour, "dash")
     marks = marks_of(other, hover_texts(other), theme, run="diagnostic run, ", open_=True)
     for trace in marks:
         trace.x = [moved[int(index)] for index in trace.x]
     return [line, *marks]
-
-
-def hover_texts(view: RangeView) -> list[str]:
-    """What is said on hover, one text a layer."""
-    data = {str(name): view.layers[name].values for name in view.layers.data_vars}
-    return ["<br>".join(_hover_lines(data, row, view.tensor)) for row in range(view.size)]
-
-
-def _hover_lines(data: dict[str, Any], row: int, tensor: str) -> list[str]:
-    found = {kind: int(data[kind][row]) for kind in (*KINDS, "finite")}
-    module, kind = str(data["module"][row]), str(data["type"][row])
-    lines = [f"<b>{plain(shorten(str(data['label'][row]), 90))}</b>"]
-    if int(data["members"][row]) > 1:
-        lines.append(
-            f"{number(int(data['members'][row]))} layers, "
-            f"worst: {plain(shorten(str(data['worst'][row]), 80))}"
-        )
-    elif kind:
-        lines.append(f"{plain(shorten(kind, 60))}{' (root module)' if not module else ''}")
-    shape = plain(str(data["shape"][row]))
-    lines.append(f"{tensor[:-1]} · {plain(str(data['dtype'][row]))} {shape}")
-    lines.append(counts(found))
-    if found["finite"]:
-        lines.append(
-            f"min {number(float(data['min'][row]))} · max {number(float(data['max'][row]))} · "
-            f"rms {number(float(data['rms'][row]))}"
-        )
-        absmin = float(data["absmin"][row])
-        if math.isfinite(absmin):
-            lines.append(f"smallest magnitude {number(absmin)}")
-    zeros, subnormals = int(data["zeros"][row]), int(data["subnormals"][row])
-    lines.append(f"zeros {number(zeros)} · subnormals {number(subnormals)}")
-    if data["source"][row]:
-        lines.append(plain(shorten(str(data["source"][row]), 80)))
-    return lines
 
 
 def layout_of(view: RangeView, theme: style.Theme, height: int) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from workbench.widgets.markup import esc, link, name, note, table
 from workbench.widgets.state import Result
 
 MAX_ROWS = 200
+FIRST_ROWS = 12
+"""Rows before all are asked for: what stands below the table stays in reach."""
 RESULTS = {
     "gone": "the failure is gone",
     "moved": "it moves elsewhere",
@@ -102,7 +104,8 @@ def _rows(rows: list[Mapping[str, Any]], first: str, second: str, opened: bool) 
     differing = [row for row in rows if row.get("only") or not row.get("bitwise")]
     masks = [row for row in differing if not row.get("only") and not row.get("same_masks")]
     shown = rows if opened else (masks + [row for row in differing if row not in masks])
-    cells = [_row(row, first, second) for row in shown[:MAX_ROWS]]
+    most = MAX_ROWS if opened else FIRST_ROWS
+    cells = [_row(row, first, second) for row in shown[:most]]
     heads = (
         "Tensor",
         f"dtype of {first}, {second}",
@@ -112,11 +115,12 @@ def _rows(rows: list[Mapping[str, Any]], first: str, second: str, opened: bool) 
         "relative",
         "Denominator at least",
     )
-    more = len(shown) - MAX_ROWS
+    more = len(shown) - most
     tail = note(f"{number(more)} more.") if more > 0 else ""
-    label = "Show only what differs" if opened else f"Show all {number(len(rows))}"
+    label = "Show the first that differ" if opened else f"Show all {number(len(rows))}"
     order = "in the order they came to be" if opened else "those with differing masks first"
-    head = f'<p class="wb-dim">{number(len(shown))} tensors, {order}. '
+    what = "tensors" if opened else "tensors differ"
+    head = f'<p class="wb-dim">{number(len(shown))} {what}, {order}. '
     head += link("all_tensors", label) + "</p>"
     return head + (table(heads, cells) if cells else "") + tail
 

@@ -20,6 +20,8 @@ from workbench.widgets.words import changed_words, seconds
 
 SECOND = frozenset({"deterministic", "matmul_tf32"})
 """Quick switches that a narrow panel shows among all switches."""
+WIDTHS = {"cudnn": "62px", "matmul_tf32": "62px", "deterministic": "68px"}
+"""Of quick switches whose values are short, so that the row stays one row."""
 
 
 class Conditions:
@@ -61,7 +63,7 @@ class Conditions:
             field = w.Text(value=switch.recorded, continuous_update=False)
         field.tooltip = switch.why_not or f"{switch.label}: recorded {switch.recorded}"
         field.disabled = bool(switch.why_not)
-        field.layout.width = "84px" if switch.quick else "116px"
+        field.layout.width = WIDTHS.get(switch.key, "84px") if switch.quick else "116px"
         field.observe(
             self._store.guard.wrap(self.name, partial(self._chosen, switch.key)), names="value"
         )
@@ -181,6 +183,8 @@ class Conditions:
             text = ""
         self._pending.value = esc(text)
         parts.show(self._offer, bool(text))
+        # one line less while there is an offer; a switch without effect says why on hover, too
+        parts.show(self._why, bool(self._why.value) and not text)
         takes = seconds(state.takes)
         self._replay.description = f"Replay, {takes}" if takes else "Replay"
         for made in (self._replay, self._undo):

@@ -81,6 +81,7 @@ export default () => {
     async render({ model, el }) {
       el.style.minHeight = `${model.get("_widget_layout")?.height ?? 360}px`; // nothing jumps
       await ready;
+      el.style.minHeight = "";
       const mine = (views = []);
       let end;
       try { end = inner.render({ el }); } finally { views = null; }

@@ -78,7 +78,7 @@ def _upstream(row: LayerRow, rows: Sequence[LayerRow], opened: frozenset[str]) -
             said.append(link(f"layer:{found.index}", mark + middle(found.label, 48), found.label))
         else:
             said.append(name(module or "the model's own forward", 48))
-    return f'<div class="wb-note">Given the results of: {", ".join(said)}</div>'
+    return f'<div class="wb-note wb-card-part">Given the results of: {", ".join(said)}</div>'
 
 
 def _hist(row: LayerRow, opened: frozenset[str]) -> str:
@@ -99,7 +99,7 @@ def _hist(row: LayerRow, opened: frozenset[str]) -> str:
         f"{number(sum(counts))} elements, {number(row.zeros)} zeros left out."
     )
     return (
-        f'<div class="wb-hist-row"><span class="wb-dim">{number(low)}</span>'
+        f'<div class="wb-hist-row wb-card-part"><span class="wb-dim">{number(low)}</span>'
         f'<span class="wb-hist" role="img" aria-label="{esc(said)}">{drawn}</span>'
         f'<span class="wb-dim">{number(high)}</span> <span class="wb-dim">{esc(said)}</span></div>'
     )

@@ -96,9 +96,10 @@ def _origin(origin: Mapping[str, Any]) -> str:
     count = mapping(tensor.get("positions")).get("count")
     kind = str(origin.get("kind") or "").replace("_", " ")
     op = str(origin.get("op") or "")
+    stage = str(origin.get("stage") or "").replace("_", " ")
     facts = [
         f"<b>Born at</b> {name(op) if op else esc(kind)} {esc(middle(place(origin), 90))}",
-        f"{esc(kind)}, stage {esc(str(origin.get('stage') or '').replace('_', ' '))}",
+        esc(f"stage {stage}" if kind == "birth" else f"{kind}, stage {stage}"),
     ]
     if origin.get("dtype"):
         facts.append(esc(str(origin["dtype"])))
@@ -114,7 +115,9 @@ def _positions(count: int, positions: Mapping[str, Any]) -> str:
     if positions.get("first"):
         said += f", first at {positions['first']}"
     samples = positions.get("samples")
-    if isinstance(samples, list) and samples:
+    if isinstance(positions.get("sentence"), str) and positions["sentence"]:
+        said += f", {middle(positions['sentence'], 120)}"
+    elif isinstance(samples, list) and samples:
         shown = ", ".join(number(one) for one in samples[:MAX_SAMPLES])
         more = len(samples) - MAX_SAMPLES
         said += f", in index {shown}" + (f" and {more:,} more" if more > 0 else "")

@@ -22,7 +22,7 @@ from workbench.widgets.state import ORIGINAL, RECORDED, VIEWS, State
 from workbench.widgets.store import Store
 from workbench.widgets.words import seconds
 
-HEIGHT = 332
+HEIGHT = 308
 LIST_WIDTH = 270
 
 
@@ -130,7 +130,7 @@ class Ranges:
         other = overlay_run(state)
         parts.show(self._overlay, other is not None and state.look.view == "ranges")
         if other is not None:
-            self._overlay.description = f"◇ {other.name} over it"
+            self._overlay.description = f"{'◇' if other.diagnostic else '●'} {other.name} beside it"
             self._overlay.value = state.look.overlay
         saved = layers_run(state) is None
         again = " " + link("run_to_first_bad", "Replay here") if saved else ""
@@ -156,6 +156,10 @@ class Ranges:
     def _draw_chart(self, state: State, layers: Any, kind: str) -> None:
         other = overlay_run(state)
         over = other.layers if other is not None and state.look.overlay else None
+        run = layers_run(state)
+        dashed = run is not None and run.diagnostic
+        if over is not None and dashed and not other.diagnostic:
+            layers, over, dashed = over, layers, False  # Original is the one that is filled
         view = state.look.view if "exponents" in layers.columns else "ranges"
         wanted = (layers, over, kind, view, state.look.dark, state.look.width)
         if len(wanted) == len(self._drawn) and all(map(_same, wanted, self._drawn)):
@@ -165,7 +169,9 @@ class Ranges:
         if view == "heat map" and any(row.exponents for row in self._rows):
             figure = heat_chart.figure(layers, kind, theme=theme, height=HEIGHT)
         else:
-            figure = ranges_chart.figure(layers, kind, over, theme, height=HEIGHT)
+            figure = ranges_chart.figure(
+                layers, kind, over, theme, height=HEIGHT, diagnostic=dashed
+            )
         self._figure.show(figure, chart_width(state.look.width))
 
 
@@ -180,6 +186,8 @@ def list_words(rows: list[LayerRow], found: int, shown: int, search: str) -> str
         cut = f"first {shown:,} of " if shown < found else ""
         return f"{cut}{found:,} of {len(rows):,}, riskiest first"
     marked = sum(1 for row in rows if row.mark.strip())
+    if not marked:
+        return f"none of {len(rows):,} looks risky"
     return f"{marked:,} of {len(rows):,} look risky; they stand first"
 
 
@@ -201,7 +209,8 @@ def shown_layers(state: State) -> tuple[Any, str]:
     run = layers_run(state)
     if run is not None:
         conditions = "recorded conditions" if not run.diagnostic else "diagnostic"
-        return run.layers, f"{run.name}, replayed here with probes on ({conditions})"
+        glyph = "◇" if run.diagnostic else "●"
+        return run.layers, f"{glyph} {run.name}, replayed here with probes on ({conditions})"
     if state.saved_layers is not None:
         return state.saved_layers, state.saved_from
     return None, ""

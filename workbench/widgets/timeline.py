@@ -15,7 +15,7 @@ from workbench.widgets.record_card import alert_lines, record_card
 from workbench.widgets.state import State
 from workbench.widgets.store import Store
 
-HEIGHT = 372
+HEIGHT = 346
 
 
 class Timeline:
