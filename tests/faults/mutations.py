@@ -127,7 +127,7 @@ def mutate_safetensors(data, rng):
     try:
         tree = json.loads(header)
         packed = tree.get("__metadata__", {})
-        if packed and rng.randint(0, 1):
+        if packed and isinstance(packed, dict) and rng.randint(0, 1):
             key = rng.choice(list(packed))
             packed[key] = mutate_json(str(packed[key]).encode(), rng).decode("utf-8", "replace")
         else:

@@ -1,0 +1,1 @@
+"""The training steps of the guided notebooks; each records its own incident in seconds."""
