@@ -10,6 +10,7 @@ from typing import Any, Final
 from workbench.errors import CheckpointError, StrictJsonError, UsageError
 from workbench.numerics import jsonio
 
+_LONGEST: Final = 16 * 2**20
 TAIL: Final = 64 * 2**20
 """Bytes read from a ledger's end."""
 
@@ -46,6 +47,26 @@ def clean_steps_of(path: str | Path) -> CleanSteps:
         if isinstance(r.get("step"), int) and (r.get("first_bad_stage") or r.get("alerts"))
     ]
     return CleanSteps(max(steps, default=None), max(incidents, default=None))
+
+
+def first_record(path: Path) -> dict[str, Any] | None:
+    """The first record of a ledger, which says what the run started from; None of an empty one.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
+    with path.open("rb") as file:
+        line = file.readline(_LONGEST)
+    if not line.endswith(b"\n"):
+        return None  # nothing was written to its end yet
+    try:
+        record = jsonio.loads(line)
+    except StrictJsonError as error:
+        raise CheckpointError(
+            f"The first line of the ledger {path.name!r} cannot be read ({error}), so it is not "
+            "known what the run started from. Move the file away, or repair the line."
+        ) from error
+    return record if isinstance(record, dict) else None
 
 
 def _ledger(path: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from workbench.checkpoints.scanning import ScanResult
 
 TOOL = "workbench"
+_MOST_RESUMES = 100
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,20 @@ class Registry:
                     entry.reproduced = why
                     changed.append(checkpoint.name)
         return changed
+
+    def resumed(self, name: str, who: str) -> None:
+        """Note that training is resumed from a checkpoint.
+
+        Args:
+            name: Its name within the directory.
+            who: Who resumes.
+
+        Raises:
+            OSError: The directory cannot be written.
+        """
+        with changing(self.directory) as states:
+            entry = states.entries.setdefault(name, Entry())
+            entry.resumed = [*entry.resumed, {"time": time.time(), "who": who}][-_MOST_RESUMES:]
 
     def prune(self, keep: int) -> list[Path]:
         """Delete all but the newest ``keep`` checkpoints, never the newest committed one.

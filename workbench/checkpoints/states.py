@@ -42,6 +42,7 @@ class Entry:
         reproduced: Whether a diagnosis says the anomaly persists in float32 or bfloat16, or could
             not be reproduced: either keeps it in quarantine until a person releases it.
         history: Changes of state: ``time, who, from, to, why``.
+        resumed: When training was resumed from it through an integration: ``time, who``.
     """
 
     state: State = "suspect"
@@ -50,6 +51,7 @@ class Entry:
     scan: dict[str, Any] | None = None
     reproduced: str | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
+    resumed: list[dict[str, Any]] = field(default_factory=list)
 
     def move(self, state: State, who: str, why: str) -> bool:
         """Change the state and note who did it and why; whether anything changed."""

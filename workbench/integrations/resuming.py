@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from workbench.checkpoints import Registry
+from workbench.checkpoints.states import who_am_i
 from workbench.errors import CannotRunError
+
+logger = logging.getLogger("workbench")
 
 
 def latest_committed(directory: str | Path) -> Path:
@@ -21,6 +25,7 @@ def latest_committed(directory: str | Path) -> Path:
             f"No checkpoint in {str(directory)!r} is committed, so training was not resumed: "
             f"'workbench checkpoints list {directory}' says why for each."
         )
+    _note(latest)
     return latest
 
 
@@ -32,4 +37,14 @@ def refuse_unless_committed(path: str | Path) -> Path:
         UsageError: Its directory is not there.
     """
     where = Path(path)
-    return Registry(where.parent).refuse_unless_committed(where)
+    found = Registry(where.parent).refuse_unless_committed(where)
+    _note(found)
+    return found
+
+
+def _note(path: Path) -> None:
+    """Note the resume in the states file, for an audit; a read-only folder stops nothing."""
+    try:
+        Registry(path.parent).resumed(path.name, who_am_i())
+    except OSError as error:
+        logger.warning("The resume from %s was not noted: %s", path.name, error)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 BUNDLES = ("bundle", "other")
 """Parameters that hold the path of a bundle, in the order bundles are given."""
+FOLDERS = frozenset({"directory", "runs"})
+"""Parameters that hold the path of a folder; a page says its name alone."""
 
 
 def describe(
@@ -31,21 +33,22 @@ def describe(
         execution: The run.
         template: Its template.
         values: Its parameters.
-        opened: The bundles it is about, one or two.
+        opened: The bundles it is about: none, one or two.
     """
     import torch
 
     from workbench.evidence import environment, summary_facts, summary_lines
 
     here = environment()
-    first = opened[0]
-    shown = {k: Path(str(v)).name if k in BUNDLES else v for k, v in values.items()}
+    first = opened[0] if opened else None
+    paths = FOLDERS.union(BUNDLES)
+    shown = {k: Path(str(v)).name if k in paths and v else v for k, v in values.items()}
     named = [{"name": bundle.path.name, "digest": bundle.digest} for bundle in opened]
     run = command(template, shown)
     device = _device(here)
     digests = [[f"Digest of {b['name']}", b["digest"]] for b in named]
     rows = [
-        *([["Bundle digest", first.digest]] if len(named) == 1 else digests),
+        *([["Bundle digest", named[0]["digest"]]] if len(named) == 1 else digests),
         ["Template", f"{template.name}, {template.digest}"],
         ["Parameters", ", ".join(f"{name}={value!r}" for name, value in sorted(shown.items()))],
         ["Command", run],
@@ -54,13 +57,13 @@ def describe(
     ]
     data = {
         "schema": "workbench.report/1",
-        "bundle": named[0],
+        "bundle": named[0] if named else None,
         "bundles": named,
         "template": {"name": template.name, "digest": template.digest},
         "parameters": shown,
         "inputs": inputs_digest(template, values, opened),
         "versions": {"workbench": __version__, "torch": str(torch.__version__)},
-        "conditions": first.conditions.as_dict(),
+        "conditions": {} if first is None else first.conditions.as_dict(),
         "device": device,
         "environment": environment_digest(here),
         "command": run,
@@ -72,7 +75,7 @@ def describe(
         described["failure"] = {
             "text": execution.sentence,
             # stands on the page where the first screen itself did not run
-            "recorded": summary_lines(summary_facts(first)),
+            "recorded": [] if first is None else summary_lines(summary_facts(first)),
             "anchor": f"cell-{slug(execution.failed)}",
         }
     execution.notebook.metadata["workbench"] = described
@@ -86,6 +89,7 @@ def inputs_digest(template: Template, values: Mapping[str, Any], opened: Sequenc
     """
     known = {name: value for name, value in values.items() if name not in BUNDLES}
     step = str(known.get("step") or "")
+    folders = {name: known.pop(name) for name in FOLDERS & known.keys()}
     code = Path(step.rpartition(":")[0]) if ".py:" in step else None
     if code is not None:
         known["step"] = f"{code.name}:{step.rpartition(':')[2]}"
@@ -93,6 +97,13 @@ def inputs_digest(template: Template, values: Mapping[str, Any], opened: Sequenc
         _digest(bundle.findings_dir / name)
         for bundle in opened
         for name in ("findings.json", "notes.json")
+    ]
+    beside += [
+        _digest(path)
+        for _, folder in sorted(folders.items())
+        if folder
+        for pattern in ("workbench-checkpoints.json", "*.ledger.jsonl")
+        for path in sorted(Path(str(folder)).glob(pattern))
     ]
     identity = {
         "bundles": [bundle.digest for bundle in opened],

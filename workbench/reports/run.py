@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 from workbench import errors
 from workbench.errors import CannotRunError, UsageError, WorkbenchError
 from workbench.numerics import jsonio
-from workbench.reports.described import BUNDLES, describe, environment_digest, inputs_digest
+from workbench.reports.described import (
+    BUNDLES,
+    FOLDERS,
+    describe,
+    environment_digest,
+    inputs_digest,
+)
 from workbench.reports.execute import Execution, run_notebook
 from workbench.reports.page import About, write_page
 from workbench.reports.templates import Template, check_parameters, find_template
@@ -40,7 +46,8 @@ def report(
     """Make one HTML file of an incident, or of a comparison of two.
 
     Args:
-        bundle: A bundle or its path; two of them for a template that compares.
+        bundle: A bundle or its path; two of them for a template that compares; None for one that
+            is about something else.
         template: Name of a template, or the path of one's own: a notebook, a percent script, or a
             folder with one of them.
         output: Where the HTML goes; it is replaced only by a complete file.
@@ -115,6 +122,7 @@ def prepare(
     """
     found = find_template(template)
     given = list(bundle) if isinstance(bundle, (list, tuple)) else [bundle]
+    given = [one for one in given if one is not None]
     other = (parameters or {}).get("other")
     if other and len(given) == 1 and found.bundles > 1:
         given.append(other)
@@ -126,6 +134,12 @@ def prepare(
 
 
 def _wrong_count(template: Template, given: Sequence[Any]) -> str:
+    if not template.bundles:
+        return (
+            f"A report from the template {template.name!r} is about no bundle, and {len(given)} "
+            f"were given ({str(given[0])!r}). Give what it is about with -p: "
+            f"{', '.join(sorted(template.parameters.keys() & set(FOLDERS))) or 'its parameters'}."
+        )
     first = f", the first of them {str(given[0])!r}" if given else ""
     if template.bundles > 1:
         return (
@@ -161,6 +175,9 @@ def _values(
                 "Give it once, so that it is clear what the report says."
             )
         values[name] = value
+    for name in FOLDERS & values.keys():
+        if values[name] and name in template.parameters:
+            values[name] = str(Path(str(values[name])).resolve())  # the report has its own process
     if "step" in values and values["step"] and "step" not in template.parameters:
         raise UsageError(
             f"The template {template.name!r} runs no code of a step, and the step "

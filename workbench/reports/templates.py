@@ -74,7 +74,9 @@ class Template:
 
     @property
     def bundles(self) -> int:
-        """How many bundles one report is about: two where it has a parameter ``other``."""
+        """How many bundles one report is about: two with a parameter ``other``, or none at all."""
+        if "bundle" not in self.parameters:
+            return 0
         return 2 if "other" in self.parameters else 1
 
     def notebook(self) -> Any:

@@ -55,7 +55,7 @@ def scan(
 ) -> None:
     """Look at every float of the checkpoints in DIRECTORY (or of NAMES in it).
 
-    Exits 5 when one holds non-finite values or cannot be read to its end.
+    Whatever it finds, it exits 0; what must not be resumed from is quarantined and named.
     """
     from tqdm import tqdm
 
@@ -74,7 +74,7 @@ def scan(
         _print_scan(results, states)
     bad = [one.checkpoint.name for one, result in results if not result.finite]
     if bad:
-        raise CheckFailedError(
+        note(
             f"{len(bad)} of {len(results)} checkpoints in {str(directory)!r} must not be resumed "
             f"from: {', '.join(map(repr, bad[:5]))}. They are quarantined. "
             f"`workbench checkpoints latest {directory}` names the one to use."
@@ -98,6 +98,7 @@ def _scan_data(
     return {
         "schema": "workbench.checkpoints/1",
         "directory": str(directory),
+        "checkpoints": [_row(one) for one in states.values()],
         "scanned": [
             {
                 "name": one.checkpoint.name,
@@ -154,6 +155,7 @@ def _row(one: Known) -> dict[str, Any]:
         "kind": one.checkpoint.kind,
         "state": one.state,
         "step": one.entry.step,
+        "why": _why(one),
         "changed_since_scan": one.changed,
         "scan": one.entry.scan,
         "history": one.entry.history,

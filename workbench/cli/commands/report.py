@@ -95,12 +95,15 @@ def command(
     found = find_template(template)
     code: dict[str, Any] = {"step": step, "trust": trust}
     values = read_parameters(template, dict(parameters))
-    chosen = _bundles(bundles) or [newest_bundle(None)]
-    many = len(chosen) > found.bundles or _is_folder(bundles)
+    if not found.bundles:  # about something else than bundles; a word names its folder
+        chosen, many = _no_bundles(found, bundles, values), False
+    else:
+        chosen = _bundles(bundles) or [newest_bundle(None)]
+        many = len(chosen) > found.bundles or _is_folder(bundles)
     if many:
         _make_many(chosen, template, output, values, code, (jobs, resume is not False), as_json)
         return
-    target = _target(output, chosen[0])
+    target = _target(output, chosen[0] if chosen else Path(f"{found.name}.bundle"))
     if resume and _is_there(chosen, template, values, code, target):
         note(f"Kept, made before from the same inputs: {target}")
     else:
@@ -111,10 +114,18 @@ def command(
             note(f"Stopped. What ran is in {str(target)!r}.")
             raise click.exceptions.Exit(getattr(stop, "exit_code", 130)) from stop
     if as_json:
-        shown = {"bundle": str(chosen[0]), "report": str(target)}
+        shown = {"bundle": str(chosen[0]) if chosen else None, "report": str(target)}
         emit({"schema": "workbench.report-file/1", **shown})
     else:
         say(str(target))
+
+
+def _no_bundles(found: Any, given: tuple[Path, ...], values: dict[str, Any]) -> list[Path]:
+    """What was given to a template that takes no bundle; one folder is its ``directory``."""
+    if len(given) == 1 and "directory" in found.parameters and "directory" not in values:
+        values["directory"] = str(given[0])
+        return []
+    return list(given)
 
 
 def _bundles(given: tuple[Path, ...]) -> list[Path]:
