@@ -121,6 +121,8 @@ def _where(bundle: Bundle, data: Mapping[str, Any]) -> str:
         caught = f"Nothing tripped at step {number(manifest.step)} ({rank})."
     else:
         stage = bad.stage.replace("_", " ")
+        if manifest.world > 1:
+            rank = f"rank {number(bad.rank)} of {number(manifest.world)}"
         verb = "Alert" if manifest.kind == "alert" else "Caught"
         caught = (
             f"{verb} at {stage} ({clean(bad.tensor, 80)}): step {number(bad.step)}, "

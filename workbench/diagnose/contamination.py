@@ -121,6 +121,12 @@ def _recorded(evidence: Mapping[str, Any]) -> dict[str, list[str]]:
 def _collective(bundle: Bundle, analysis: Analysis | None) -> tuple[bool | None, str]:
     if bundle.manifest.world <= 1:
         return False, ""
+    said = _evidence(bundle)
+    reduce, decision = said.get("reduce"), said.get("decision")
+    if isinstance(reduce, Mapping) and reduce.get("contaminated") is True:
+        return True, ""
+    if isinstance(decision, Mapping) and isinstance(decision.get("bad_after_reduction"), list):
+        return bool(decision["bad_after_reduction"]), ""
     if analysis is not None:
         graph = analysis.trace.graph
         if any(e.op.startswith(_COLLECTIVES) and e.bad_reads for e in graph):

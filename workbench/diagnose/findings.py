@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.diagnose.across import add_ranks
 from workbench.diagnose.answers import five_answers
 from workbench.diagnose.chain import chain_rows
 from workbench.diagnose.contamination import contamination
@@ -156,6 +157,7 @@ def build(
             for one in envelope.left
         ]
         data["limits"] += envelope.limits
+    add_ranks(data, bundle)
     facts = summary_facts(bundle, data if reproduction is not None else None)
     first = data["origins"][0] if data["origins"] else None
     if first is not None:

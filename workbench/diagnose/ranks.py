@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from workbench.diagnose.across import across
 from workbench.errors import BundleError
-from workbench.evidence.reader import open_bundle
+from workbench.evidence.incidents import siblings
 from workbench.evidence.wording import joined, number
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ def ranks_answer(bundle: Bundle, findings: Mapping[str, Any]) -> tuple[str, str]
     carried = isinstance(contamination, Mapping) and contamination.get("collective") is True
     tail = " A collective carried the bad value to other ranks." if carried else ""
     text = _compare(made)
+    found = across(bundle)
+    if found is not None and (found.incident.first or found.received or found.desync):
+        text = " ".join([text, *found.sentences])
     if missing:
         text += f" Not read: {_ranks(missing)}; no bundle of theirs lies beside this one."
     if unknown:
@@ -67,21 +71,9 @@ def decision(bundle: Bundle) -> tuple[Any, ...] | None:
 
 
 def _beside(bundle: Bundle) -> dict[int, tuple[Any, ...] | None]:
-    """Decisions of other ranks of the same run and step, by rank."""
-    manifest = bundle.manifest
-    folder = bundle.path.resolve().parent
-    found: dict[int, tuple[Any, ...] | None] = {}
-    for path in sorted(folder.glob("*-rank*.bundle*"))[:MOST_RANKS]:
-        if not path.name.endswith((".bundle", ".bundle.zip")):
-            continue
-        try:
-            other = open_bundle(path)
-        except BundleError:
-            continue
-        same = (other.manifest.run_id, other.manifest.step) == (manifest.run_id, manifest.step)
-        if same and other.manifest.rank != manifest.rank:
-            found[other.manifest.rank] = decision(other)
-    return found
+    """Decisions of other ranks of the same incident, by rank."""
+    own = bundle.manifest.rank
+    return {rank: decision(other) for rank, other in siblings(bundle).items() if rank != own}
 
 
 def _compare(made: Mapping[int, tuple[Any, ...]]) -> str:

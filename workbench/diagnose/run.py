@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.diagnose.across import made_elsewhere
 from workbench.diagnose.alerts import recorded_envelope, replayed_envelope
 from workbench.diagnose.analysis import Analysis, analyse
 from workbench.diagnose.anomaly import anomaly_finding
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 """Called with a sentence as each part begins."""
+
+
+_ELSEWHERE = (
+    "This rank's own part of the step was finite, so no op in it was looked at: the value was "
+    "made on another rank."
+)
 
 
 def diagnose(
@@ -88,6 +95,8 @@ def diagnose_replay(
         anomaly: Whether to ask autograd's anomaly mode too, in one more replay.
     """
     original = replay.nearest
+    if made_elsewhere(bundle):
+        return build(bundle, replay.verdict(), None, [_ELSEWHERE], None, replay)
     progress("Tracing every op")
     trace = replay.trace(conditions=original)
     reproduction = replay.verdict(trace)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from workbench.evidence import Bundle
 
+_MOST_RANKS = 64
+
 
 @click.command("inspect", cls=Command, section="Look", order=2)
 @bundle_argument
@@ -42,7 +44,68 @@ def _facts(bundle: Bundle) -> dict[str, Any]:
         "manifest": manifest,
         "summary": _summary(bundle),
         "ledger_records": len(bundle.ledger()),
+        **_ranks(bundle),
     }
+
+
+def _ranks(bundle: Bundle) -> dict[str, Any]:
+    from workbench.evidence.incidents import incident_of, ranks_file
+
+    incident = incident_of(bundle)
+    if incident is None:
+        return {}
+    said = ranks_file(bundle)
+    parts = {key: said.get(key) for key in ("parallel", "bad_shards", "lender")}
+    return {"incident": incident.as_dict() | parts}
+
+
+def _rank_lines(bundle: Bundle) -> list[str]:
+    """All ranks of the incident: what each had to do with it, and where its bundle is."""
+    from workbench.evidence import clean
+    from workbench.evidence.incidents import incident_of, ranks_file
+
+    incident = incident_of(bundle)
+    if incident is None:
+        return []
+    rows = []
+    for member in incident.members[:_MOST_RANKS]:
+        place = str(member.path) if member.path is not None else "not beside this bundle"
+        rows.append((clean(member.words(), 80), member.level or "–", clean(place, 200)))
+    lines = ["", f"Ranks of incident {clean(incident.id, 40)}", *table(rows, indent="  ")]
+    left = len(incident.members) - _MOST_RANKS
+    if left > 0:
+        lines.append(f"  and {left:,} more")
+    said = ranks_file(bundle)
+    return lines + _spread_lines(said)
+
+
+def _spread_lines(said: dict[str, Any]) -> list[str]:
+    from workbench.evidence import clean
+
+    parallel = said.get("parallel")
+    parallel = parallel if isinstance(parallel, dict) else {}
+    mesh = parallel.get("mesh")
+    places = [
+        f"{clean(name, 40)} {at[0]} of {at[1]}"
+        for name, at in (mesh.items() if isinstance(mesh, dict) else ())
+        if isinstance(at, list) and len(at) == 2
+    ]
+    kinds = ", ".join(clean(k, 20) for k in parallel.get("kinds") or [])
+    lines = [f"  Spread by {kinds}{'; ' if places else ''}{', '.join(places)}"] if kinds else []
+    shards = said.get("bad_shards")
+    for name, shard in list(shards.items())[:8] if isinstance(shards, dict) else ():
+        if isinstance(shard, dict):
+            lines.append(f"  {clean(name, 80)}: {clean(_shard_words(shard), 200)}")
+    return lines
+
+
+def _shard_words(shard: dict[str, Any]) -> str:
+    runs = [
+        "+".join(f"{begin}:{end}" for begin, end in of_dimension) or "nothing"
+        for of_dimension in shard.get("runs") or []
+    ]
+    placed = ", ".join(str(one) for one in shard.get("placements") or [])
+    return f"this rank's part is [{', '.join(runs)}] of {shard.get('shape')} ({placed})"
 
 
 def _lines(bundle: Bundle) -> list[str]:
@@ -54,7 +117,13 @@ def _lines(bundle: Bundle) -> list[str]:
     step = manifest.step_reference
     rows = [
         ("Bundle", f"{clean(bundle.path)} ({byte_size(total)}, {sealed})"),
-        ("Run", clean(f"{manifest.run_id}, step {manifest.step:,}, rank {manifest.rank}")),
+        (
+            "Run",
+            clean(
+                f"{manifest.run_id}, step {manifest.step:,}, rank {manifest.rank}"
+                f"{f' of {manifest.world:,}' if manifest.world > 1 else ''}"
+            ),
+        ),
         ("Recorded", clean(f"{manifest.created} by {manifest.created_by}")),
         ("Kind", clean(f"{bundle.kind} {bundle.fingerprint}")),
         ("Step code", clean(step.reference or "none recorded", 200)),
@@ -63,6 +132,7 @@ def _lines(bundle: Bundle) -> list[str]:
     lines = [*_summary(bundle), "", *table(rows)]
     lines += ["", "Replay", *table(_goals(bundle), indent="  ")]
     lines += ["", "Conditions", *table(_conditions(bundle), indent="  ")]
+    lines += _rank_lines(bundle)
     files = [(rel, byte_size(entry.size)) for rel, entry in manifest.files.items()]
     lines += ["", "Files", *table(files, indent="  ")]
     lines += [f"  {clean(rel)}: left out, {clean(why)}" for rel, why in manifest.dropped.items()]

@@ -28,11 +28,12 @@ def command(directory: Path, as_json: bool) -> None:
         )
     rows = [_row(path) for path in find_bundles(directory)]
     if as_json:
-        emit({"schema": "workbench.list/1", "bundles": rows})
+        incidents = [_incident(group) for group in _incidents(rows) if group[0].get("incident")]
+        emit({"schema": "workbench.list/1", "bundles": rows, "incidents": incidents})
         return
     if not rows:
         say(f"No bundle below {str(directory)!r}.")
-    for line in table(_cells(row) for row in rows):
+    for line in table(_cells(group) for group in _incidents(rows)):
         say(line)
 
 
@@ -51,6 +52,9 @@ def _row(path: Path) -> dict[str, Any]:
         "run_id": manifest.run_id,
         "step": manifest.step,
         "rank": manifest.rank,
+        "world": manifest.world,
+        "incident": manifest.incident,
+        "level": manifest.level,
         "created": manifest.created,
         "caught": None if bad is None else {"stage": bad.stage, "tensor": bad.tensor},
         "sealed": bundle.sealed,
@@ -58,19 +62,50 @@ def _row(path: Path) -> dict[str, Any]:
     }
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
-    from workbench.evidence import byte_size, clean
+def _incidents(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Rows of one incident together, in the order of the newest of each; full bundles first."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        one = row.get("incident") or ""
+        key = (one, str(Path(row["path"]).parent)) if one else ("", row["path"])
+        groups.setdefault(key, []).append(row)
+    for group in groups.values():
+        group.sort(key=lambda r: (r.get("level") != "full", r.get("rank", 0)))
+    return list(groups.values())
 
+
+def _incident(group: list[dict[str, Any]]) -> dict[str, Any]:
+    first = group[0]
+    there = sorted(row["rank"] for row in group)
+    return {
+        "incident": first["incident"],
+        "run_id": first["run_id"],
+        "step": first["step"],
+        "world": first["world"],
+        "ranks": there,
+        "absent": sorted(set(range(min(first["world"], 65_536))) - set(there)),
+        "full": [row["rank"] for row in group if row["level"] == "full"],
+        "paths": [row["path"] for row in group],
+    }
+
+
+def _cells(group: list[dict[str, Any]]) -> list[str]:
+    from workbench.evidence import byte_size, clean, joined, number
+
+    row = group[0]
     if "damaged" in row:
         return [row["path"], "–", "damaged", "–", "–", clean(row["damaged"], 80)]
     caught = row["caught"]
     what = f"{caught['tensor']} at {caught['stage']}" if caught else "nothing caught"
-    state = "" if row["sealed"] else ", incomplete"
+    state = "" if all(one["sealed"] for one in group) else ", incomplete"
+    if row["world"] > 1:
+        names = joined([number(one["rank"]) for one in group], 6)
+        what += f" (rank {number(row['rank'])}); bundles of rank {names} of {number(row['world'])}"
     return [
         row["path"],
         clean(row["fingerprint"], 20),
         row["kind"],
         f"step {row['step']:,}",
-        byte_size(row["bytes"]),
-        clean(what, 80) + state,
+        byte_size(sum(one["bytes"] for one in group)),
+        clean(what, 160) + state,
     ]
