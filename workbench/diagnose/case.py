@@ -23,6 +23,8 @@ _PASSING = frozenset(
     "linalg_vector_norm".split()
 )
 """Ops a zero passes through, looked past when the op that made it is searched for."""
+_DIVISIONS = ("div", "true_divide", "floor_divide", "remainder", "fmod")
+_LOGARITHMS = frozenset("log log2 log10 log1p xlogy special_xlogy special_xlog1py".split())
 _INVERSES = frozenset("reciprocal reciprocal_ rsqrt rsqrt_".split())
 MAX_HOPS = 4
 
@@ -127,7 +129,7 @@ class Case:
         """
         above: Any
         below: Any
-        if self.base.startswith(("div", "true_divide")):
+        if self.base.startswith(_DIVISIONS):
             above, below = self.argument(0), self.argument(1)
         elif "addcdiv" in self.base:
             above, below = self.argument(1), self.argument(2)
@@ -142,6 +144,21 @@ class Case:
         if above is None or below is None:
             return None
         return torch.as_tensor(above).to(torch.float64), torch.as_tensor(below).to(torch.float64)
+
+    def logarithm(self) -> Tensor | None:
+        """Return what the origin's op takes the logarithm of, in float64; None when it takes none.
+
+        Where a logarithm is multiplied by exactly 0 the product is 0, so 1 stands there.
+        """
+        if self.base in ("xlogy", "special_xlogy", "special_xlog1py"):
+            value, factor = self.tensor("other"), self.argument("self")
+        else:
+            value, factor = self.tensor("self"), None
+        if value is None or self.base not in _LOGARITHMS:
+            return None
+        value = value + 1 if "log1p" in self.base else value
+        factor = torch.as_tensor(1.0 if factor is None else factor)
+        return torch.where(factor == 0, torch.ones_like(value), value)
 
     def _is_negative_power(self) -> bool:
         exponent = self.argument("exponent") if self.base.startswith("pow") else None

@@ -137,6 +137,11 @@ _DENOMINATORS = {
     "reciprocal": 0,
     "rsqrt": 0,
     "pow": 0,
+    "remainder": 1,
+    "mod": 1,
+    "fmod": 1,
+    "floor_divide": 1,
+    "floordiv": 1,
 }
 
 
@@ -382,16 +387,5 @@ def biased_variance() -> Rewrite:
         rest = {k: v for k, v in kwargs.items() if k not in ("unbiased", "correction")}
         positional = [a for a in args if not isinstance(a, bool)]
         return func(*positional, **rest, correction=0)
-
-    return rewrite
-
-
-def keyword(**changed: Any) -> Rewrite:
-    """Call with other keyword arguments, unless the call gives just these."""
-
-    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if all(name in kwargs and kwargs[name] == value for name, value in changed.items()):
-            return NotImplemented
-        return func(*args, **{**kwargs, **changed})
 
     return rewrite

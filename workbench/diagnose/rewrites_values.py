@@ -1,4 +1,4 @@
-"""Rewrites of values: indices into their table, an eps that counts, finite operands and results."""
+"""Rewrites of values: valid indices, an eps that counts, finite operands, other keywords."""
 
 from __future__ import annotations
 
@@ -170,3 +170,25 @@ def running_statistics() -> Rewrite:
 
 _TRAINING = 5
 """Position of ``training`` among the arguments."""
+
+
+def positive_last() -> Rewrite:
+    """Take the magnitude of the call's second argument, and 1e-7 where that is 0."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if len(args) < 2 or not isinstance(args[1], torch.Tensor):
+            return NotImplemented
+        return func(args[0], args[1].abs().clamp_min(1e-7), *args[2:], **kwargs)
+
+    return rewrite
+
+
+def keyword(**changed: Any) -> Rewrite:
+    """Call with other keyword arguments, unless the call gives just these."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if all(name in kwargs and kwargs[name] == value for name, value in changed.items()):
+            return NotImplemented
+        return func(*args, **{**kwargs, **changed})
+
+    return rewrite

@@ -70,6 +70,10 @@ CASES |= {
         lambda x: x.half().masked_fill(x > 0, -1e9), 1.0
     ),
     "bad_batch": lambda: forward_only(lambda x: x, NAN, 1.0),
+    "gamma_pole": lambda: forward_only(torch.lgamma, 0.0, 1.0),
+    "singular_matrix": lambda: forward_only(
+        lambda x: torch.linalg.cholesky(torch.outer(x, x)), 1.0, 2.0
+    ),
 }
 
 
@@ -341,6 +345,29 @@ def test_a_gradient_of_zero_sent_by_a_selection_is_told_from_any_other(
     function: Any, label: str
 ) -> None:
     assert first(forward_only(function, 0.0, 1.0))[3] == label
+
+
+@pytest.mark.parametrize(
+    ("function", "values", "label"),
+    [
+        (lambda x: torch.xlogy(x + 1, x), (0.0, 1.0), "log_of_zero"),
+        (lambda x: torch.xlogy(x + 3, x), (-1.0, 1.0), "log_of_negative"),
+        (lambda x: torch.special.xlog1py(x + 3, x), (-1.0, 1.0), "log_of_zero"),
+        (torch.special.entr, (-1.0, 0.5), "log_of_negative"),
+        (lambda x: x % (x * 0), (1.0, 2.0), "division_by_zero"),
+        (lambda x: torch.fmod(x, x * 0), (1.0, 2.0), "division_by_zero"),
+        (lambda x: x // (x * 0), (1.0, 2.0), "division_by_zero"),
+        (torch.digamma, (-2.0, 1.0), "gamma_pole"),
+        (lambda x: torch.polygamma(1, x), (0.0, 1.0), "gamma_pole"),
+        (lambda x: x.masked_fill(x > 1.5, INF).softmax(0), (1.0, 2.0), "inf_minus_inf"),
+        (lambda x: x[x > 9].median() + x, (1.0, 2.0), "empty_reduction"),
+        (lambda x: torch.linalg.inv(torch.outer(x, x))[0], (1.0, 2.0), "singular_matrix"),
+    ],
+)
+def test_an_op_of_a_family_has_the_cause_of_its_family(
+    function: Any, values: tuple[float, ...], label: str
+) -> None:
+    assert first(forward_only(function, *values))[3] == label
 
 
 def test_every_cause_has_a_case() -> None:

@@ -14,10 +14,9 @@ from workbench.diagnose.log_space import LogSpace
 from workbench.diagnose.rewrites import (
     clamped_argument,
     double_where,
-    keyword,
     safe_denominator,
 )
-from workbench.diagnose.rewrites_values import representable_eps, valid_indices
+from workbench.diagnose.rewrites_values import keyword, representable_eps, valid_indices
 from workbench.diagnose.roots import Roots
 from workbench.diagnose.zoo_run import run_incident
 from workbench.replay.calls import CallMode

@@ -16,7 +16,7 @@ def _rule(case: Case) -> bool:
         return case.raised_with(_TEXTS)
     if case.range != "domain" and case.kept:
         return False
-    if case.base in ("mean", "nanmean"):
+    if case.base in ("mean", "nanmean", "median", "nanmedian"):
         value = case.argument("self")
         return value is not None and value.numel() == 0
     if case.base in ("nll_loss_forward", "nll_loss2d_forward"):
@@ -34,6 +34,8 @@ def _explain(case: Case) -> str:
         return "A reduction was asked for over an empty selection, which has no result."
     if case.base.startswith("nll_loss"):
         return "No label counts (ignored, or of weight 0), so the mean divides 0 by 0."
+    if "median" in case.base:
+        return "The median is over an empty selection, which has none."
     return "The mean is over an empty selection, which is 0 divided by 0."
 
 

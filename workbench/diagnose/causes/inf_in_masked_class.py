@@ -6,8 +6,7 @@ from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.flow import mixes_finite
 from workbench.diagnose.interventions import rewritten
-from workbench.diagnose.rewrites import keyword
-from workbench.diagnose.rewrites_values import finite_mask
+from workbench.diagnose.rewrites_values import finite_mask, keyword
 
 
 def _rule(case: Case) -> bool:

@@ -7,7 +7,9 @@ from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import rewritten
 from workbench.diagnose.rewrites import finite_second_operand
 
-_SUMS = frozenset("add add_ sub sub_ rsub sum mean logsumexp cumsum addmm mm bmm".split())
+_SUMS = frozenset(
+    "add add_ sub sub_ rsub sum mean logsumexp cumsum addmm mm bmm _softmax _log_softmax".split()
+)
 
 
 def _rule(case: Case) -> bool:
@@ -15,6 +17,8 @@ def _rule(case: Case) -> bool:
 
 
 def _explain(case: Case) -> str:
+    if "softmax" in case.base:
+        return "A row holds +Inf; softmax subtracts the row's largest element: Inf − Inf is NaN."
     return "Infinities of opposite sign meet in one sum: Inf − Inf is NaN."
 
 

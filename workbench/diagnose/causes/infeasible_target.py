@@ -5,7 +5,7 @@ from __future__ import annotations
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import rewritten
-from workbench.diagnose.rewrites import keyword
+from workbench.diagnose.rewrites_values import keyword
 
 
 def _rule(case: Case) -> bool:

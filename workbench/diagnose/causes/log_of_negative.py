@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
-from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.interventions import Intervention, rewritten
 from workbench.diagnose.rewrites import clamped_argument
-
-_LOGS = frozenset("log log2 log10 log1p log_".split())
+from workbench.diagnose.rewrites_values import positive_last
 
 
 def _rule(case: Case) -> bool:
-    value = case.tensor("self")
-    if value is None:
-        return False
-    limit = -1.0 if case.base == "log1p" else 0.0
-    return case.base in _LOGS and bool((value < limit).any())
+    entropy = case.base == "special_entr"  # −x·log(x), and −Inf where x is negative
+    value = case.tensor("self") if entropy else case.logarithm()
+    return value is not None and bool((value < 0).any())
 
 
 def _explain(case: Case) -> str:
     return "The argument of the logarithm is negative: there is no real logarithm."
+
+
+def _counterfactuals(case: Case) -> list[Intervention]:
+    if "xlog" in case.base:  # a factor comes before the argument
+        return rewritten(case, "the magnitude of the argument", positive_last())
+    return rewritten(case, "a positive argument", clamped_argument(1e-7, None))
 
 
 CAUSE = Cause(
@@ -29,7 +32,5 @@ CAUSE = Cause(
     explain=_explain,
     fix="Clamp the argument to the domain, and look at why it is negative.",
     limits="It does not show whether the sign is a rounding error or a wrong value.",
-    counterfactuals=lambda case: rewritten(
-        case, "a positive argument", clamped_argument(1e-7, None)
-    ),
+    counterfactuals=_counterfactuals,
 )

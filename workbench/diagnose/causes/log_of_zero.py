@@ -6,21 +6,23 @@ from workbench.diagnose.case import Case, ancestors
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import Intervention, rewritten
 from workbench.diagnose.log_space import LogSpace
-from workbench.diagnose.rewrites import clamped_argument, distinct_eigenvalues
+from workbench.diagnose.rewrites import (
+    clamped_argument,
+    distinct_eigenvalues,
+    nonzero_arguments,
+)
 
-_LOGS = frozenset("log log2 log10 log_ _foreach_log".split())
+_LOGS = frozenset("log log2 log10 log1p".split())
 _DETERMINANTS = frozenset("_linalg_slogdet linalg_slogdet".split())
 
 
 def _rule(case: Case) -> bool:
     if case.range == "overflow":
         return False
-    if case.base == "log1p":
-        value = case.tensor("self")
-        return value is not None and bool((value == -1).any())
     if case.base in _DETERMINANTS:
         return case.event is not None and any(write.counts[2] for write in case.event.writes)
-    return case.base in _LOGS and case.has_zero("self")
+    value = case.logarithm()
+    return value is not None and bool((value == 0).any())
 
 
 def _explain(case: Case) -> str:
@@ -48,6 +50,8 @@ def _counterfactuals(case: Case) -> list[Intervention]:
     call = case.event.function_call if case.event is not None else -1
     above = [case.trace.graph[i].base for i in ancestors(case.trace, case.origin.event)]
     name = next((_STABLE[base] for base in above if base in _STABLE), None)
+    if case.base not in _LOGS:  # a factor comes before the argument
+        return rewritten(case, "arguments of 1e-7 where they are 0", nonzero_arguments())
     clamped = rewritten(case, "an argument of at least 1e-7", clamped_argument(1e-7, None))
     if name is None:
         return clamped
