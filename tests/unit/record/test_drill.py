@@ -49,9 +49,13 @@ def test_every_fault_is_caught_at_its_boundary():
         "inf_parameter": "after_update",
         "label_out_of_range": "input",
         "logger_throws": "logging",
+        "single_rank_nan": None,
     }
-    assert {row.result for row in drill.rows} == {"caught"}
-    assert {row.caught_at for row in drill.rows} == {2}
+    *rows, alone = drill.rows
+    assert {row.result for row in rows} == {"caught"}
+    assert {row.caught_at for row in rows} == {2}
+    assert (alone.result, alone.fault) == ("not_applicable", "single_rank_nan")
+    assert "--ranks 2" in alone.why
     assert drill.missed == []
 
 
@@ -97,9 +101,9 @@ def _run(arguments, capfd):
 
 def test_the_command_prints_a_table_and_needs_batches(capfd):
     reference = f"{__file__}:Classifier"
-    code, out, _ = _run(["drill", reference, "--json"], capfd)
+    code, out, _ = _run(["drill", reference, "--ranks", "2", "--json"], capfd)
     assert code == 0
-    assert {row["result"] for row in json.loads(out)["faults"]} == {"caught"}
+    assert [row["result"] for row in json.loads(out)["faults"]] == ["caught"] * 8
     code, out, err = _run(["drill", f"{steps.__file__}:Cnn"], capfd)
     assert code == 2
     assert "example_batch" in err

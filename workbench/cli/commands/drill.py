@@ -25,8 +25,12 @@ if TYPE_CHECKING:
 @click.argument("step")
 @click.option("--bundle", type=click.Path(path_type=str), help="Take the batch from this bundle.")
 @click.option("--steps", type=click.IntRange(min=3), default=4, show_default=True)
+@click.option(
+    "--ranks", type=click.IntRange(min=1), default=1, show_default=True,
+    help="With 2 and more, also spoil one rank of so many gloo processes under DDP.",
+)  # fmt: skip
 @json_option
-def command(step: str, bundle: str | None, steps: int, as_json: bool) -> None:
+def command(step: str, bundle: str | None, steps: int, ranks: int, as_json: bool) -> None:
     """Run STEP (package.module:Name or file.py:Name) with faults put in, one run a fault.
 
     The batches come from the step's method example_batch(k), or from --bundle. Nothing is written
@@ -37,7 +41,7 @@ def command(step: str, bundle: str | None, steps: int, as_json: bool) -> None:
 
     loaded = load_step(None, step=step)
     with _quiet():
-        drill = run_drill(loaded, _batches(loaded, step, bundle), steps)
+        drill = run_drill(loaded, _batches(loaded, step, bundle), steps, ranks=ranks)
     if as_json:
         emit(drill.to_data())
     else:

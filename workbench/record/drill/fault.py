@@ -49,11 +49,13 @@ class Fault:
         name: Its name.
         what: What is done, in words.
         boundaries: The boundaries that may catch it; any of them will do.
+        several_ranks: Whether it takes several ranks.
     """
 
     name: ClassVar[str]
     what: ClassVar[str]
     boundaries: ClassVar[tuple[str, ...]]
+    several_ranks: ClassVar[bool] = False
 
     def not_applicable(self, put: Put, batch: Any) -> str | None:
         """Why this training cannot have the fault, or None.

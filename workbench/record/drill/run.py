@@ -14,8 +14,10 @@ from workbench.errors import NonFiniteError, UsageError
 from workbench.numerics import jsonio
 from workbench.record.drill import faults as faults_package
 from workbench.record.drill.fault import Fault, Put
+from workbench.record.drill.ranks import run_ranks
 from workbench.record.policy import Policy
 from workbench.record.recorder import Recorder
+from workbench.step.locate import step_reference
 
 Result = Literal["caught", "missed", "not_applicable"]
 STEPS = 4
@@ -76,6 +78,7 @@ def run_drill(
     batches: Callable[[int], Any],
     steps: int = STEPS,
     chosen: Sequence[Fault] | None = None,
+    ranks: int = 1,
 ) -> Drill:
     """Run a training step for a few steps with each fault in turn, in a directory of its own.
 
@@ -84,16 +87,33 @@ def run_drill(
         batches: Gives the batch of a step by its number.
         steps: Steps of each run, at least 3: the fault comes one before the last.
         chosen: The faults; None takes all.
+        ranks: With 2 and more, faults of one rank run too: torchrun starts so many processes, and
+            each imports the step and takes its batches from ``example_batch``.
 
     Raises:
         UsageError: Fewer than three steps.
+        CannotRunError: The ranks did not start, or ended otherwise.
     """
     if steps < 3:
         raise UsageError(
             f"A drill of {steps} steps has no calm step before its fault and none after. Use at "
             "least 3."
         )
-    return Drill(tuple(_row(step, batches, steps, one) for one in chosen or faults()))
+    rows = [
+        _ranks_row(step, steps, one, ranks)
+        if one.several_ranks and ranks > 1
+        else _row(step, batches, steps, one)
+        for one in chosen or faults()
+    ]
+    return Drill(tuple(rows))
+
+
+def _ranks_row(step: Any, steps: int, fault: Fault, ranks: int) -> Row:
+    boundary, why = run_ranks(step_reference(step)["reference"], fault, steps, ranks)
+    caught = boundary in fault.boundaries and not why
+    at = None if boundary is None else steps - 2
+    result: Result = "caught" if caught else "missed"
+    return Row(fault.name, fault.what, result, boundary, steps - 2, at, why)
 
 
 def _row(step: Any, batches: Callable[[int], Any], steps: int, fault: Fault) -> Row:
