@@ -55,7 +55,7 @@ class Desync:
         if before is None:
             return f", at or before step {number(by)}, the first that is recorded"
         if before == by - 1:
-            return f" since step {number(by)}: they were equal after step {number(before)}"
+            return f" since step {number(by)}, equal after step {number(before)}"
         return f" since a step between {number(before + 1)} and {number(by)}"
 
     @property

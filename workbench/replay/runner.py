@@ -46,6 +46,7 @@ class ReplayRunner(StepRunner):
         self._recorded = recorded
         self.autocast_seen: str | None = None
         self.reduction: Reduction | None = None
+        self.reduces = False
         self._unscaled_first = False
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -109,7 +110,8 @@ class ReplayRunner(StepRunner):
             self.reduction.apply(self.model, self.scaler)
 
     def _gradient_unit(self, unit: Unit, scaled: bool) -> Unit:
-        if self.reduction is not None and self.reduction.put_in and not scaled:
+        put_in = self.reduction is not None and self.reduction.put_in
+        if (put_in or self.reduces) and not scaled:
             return unit  # what the gate sees is the reduction's work
         return super()._gradient_unit(unit, scaled)
 

@@ -111,7 +111,7 @@ class Session:
         self.source.restore(model, optimizers, scaler, schedulers)
         self._attributes: dict[str, Any] = {}
         batches = self._adjust(model, optimizers, scaler, device)
-        model = self._spread(model)
+        model = self._spread(model, optimizers)
         model = compile_model(model, self.conditions, self.recorded)
         self._compiles = is_compiled(model)
         if self._compiles:
@@ -121,6 +121,9 @@ class Session:
         self.runner = ReplayRunner(step, model, optimizers, scaler, self.conditions, self.recorded)
         if self.source.wrap is None and not self.changed:
             self.runner.reduction = self.reduction
+        self.runner.reduces = (
+            self.source.wrap is not None and self.source.first_bad_stage == "reduce"
+        )
         with self._step_attributes():
             self.runner.begin(batches, self.source.step_index)
         # before forward can write into the batch
@@ -159,12 +162,17 @@ class Session:
         self.observed.read_back = adjust.describe(model)
         return batches
 
-    def _spread(self, model: nn.Module) -> nn.Module:
+    def _spread(self, model: nn.Module, optimizers: list[Optimizer]) -> nn.Module:
         """Do what the run's wrappers did: wrap alike among ranks, cast alike in one process."""
         source = self.source
         self.reduction, self.said = Reduction(source), list(source.said)
         if source.wrap is not None:
-            return source.wrap(model)
+            names = {id(p): name for name, p in named_parameters(model)}
+            model = source.wrap(model)
+            now = dict(named_parameters(model))  # FSDP2 puts others in their place
+            for group in (group for one in optimizers for group in one.param_groups):
+                group["params"] = [now.get(names.get(id(p), ""), p) for p in group["params"]]
+            return model
         if source.parallel and adjust.whole_dtype(self.conditions.dtype) is None:
             self.said += cast_as_fsdp(model, source.parallel)
         return model
