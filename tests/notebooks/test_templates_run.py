@@ -23,6 +23,9 @@ QUICK = {
 }
 """Parameters that keep a run short; what they leave out is asked for in single tests below."""
 
+OF_BUNDLES = [name for name in names() if find_template(name).bundles]
+"""Templates about bundles; those about folders and stores have tests of their own."""
+
 SAYS = {
     ("incident", "forward"): "Born at aten.convolution.default in up.1",
     ("incident", "backward"): "ReciprocalBackward0",
@@ -65,7 +68,7 @@ def make(template, incidents, name, folder, **parameters):
 
 
 @pytest.mark.parametrize("name", ["forward", "backward", "batch"])
-@pytest.mark.parametrize("template", names())
+@pytest.mark.parametrize("template", OF_BUNDLES)
 def test_template_on_a_real_incident(template, name, incidents, tmp_path):
     page = make(template, incidents, name, tmp_path)
     html = page.read_text(encoding="utf-8")
@@ -82,7 +85,7 @@ def test_template_on_a_real_incident(template, name, incidents, tmp_path):
     assert "progress+json" not in text
 
 
-@pytest.mark.parametrize("template", [n for n in names() if n != "incident-comparison"])
+@pytest.mark.parametrize("template", [n for n in OF_BUNDLES if n != "incident-comparison"])
 def test_template_on_a_damaged_bundle(template, damaged, tmp_path):
     bundle, step = damaged
     page = tmp_path / "report.html"

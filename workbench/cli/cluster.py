@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from typing import Any
 
 from workbench.cli.output import note
 from workbench.errors import CannotRunError, UsageError
 
 CONNECT_S = 10
 WORKERS_S = 30
+_LOOK_S = 1.0
 
 
 @contextmanager
@@ -61,4 +65,36 @@ def cluster(address: str | None) -> Iterator[Executor | None]:
             ) from error
         count = len(client.scheduler_info(n_workers=-1)["workers"])
         note(f"Using {count:,} Dask worker{'' if count == 1 else 's'} of {address}")
-        yield client.get_executor()
+        executor = client.get_executor()
+        with _watched(client, executor, address):
+            yield executor
+
+
+@contextmanager
+def _watched(client: Any, executor: Executor, address: str) -> Iterator[None]:
+    """Give up what is left when the last worker is gone and none comes; Dask waits for ever."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        seen = time.monotonic()
+        while not ended.wait(_LOOK_S):
+            if _has_workers(client):
+                seen = time.monotonic()
+            elif time.monotonic() - seen > WORKERS_S:
+                note(f"{address} has had no worker for {WORKERS_S} s: what is left is given up.")
+                executor.shutdown(wait=False)
+                return
+
+    thread = threading.Thread(target=watch, name="workbench-dask", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _has_workers(client: Any) -> bool:
+    try:
+        return bool(client.status == "running" and client.scheduler_info(n_workers=-1)["workers"])
+    except (OSError, RuntimeError):  # the scheduler itself is gone
+        return False

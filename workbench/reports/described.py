@@ -22,6 +22,8 @@ BUNDLES = ("bundle", "other")
 """Parameters that hold the path of a bundle, in the order bundles are given."""
 FOLDERS = frozenset({"directory", "runs"})
 """Parameters that hold the path of a folder; a page says its name alone."""
+STORE = "store"
+"""The parameter that holds a folder or a URL; of a folder a page says its name alone."""
 
 
 def describe(
@@ -38,11 +40,14 @@ def describe(
     import torch
 
     from workbench.evidence import environment, summary_facts, summary_lines
+    from workbench.evidence.remote import is_local
 
     here = environment()
     first = opened[0] if opened else None
     paths = FOLDERS.union(BUNDLES)
     shown = {k: Path(str(v)).name if k in paths and v else v for k, v in values.items()}
+    if is_local(str(shown.get(STORE) or "://")):
+        shown[STORE] = Path(str(shown[STORE])).name
     named = [{"name": bundle.path.name, "digest": bundle.digest} for bundle in opened]
     run = command(template, shown)
     device = _device(here)

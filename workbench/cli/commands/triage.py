@@ -74,7 +74,7 @@ def command(
     if csv_file is not None:
         _write(csv_file, found.to_csv())
     if page is not None:
-        _report(found, page)
+        _report(url, since, known, jobs, page)
     if as_json:
         emit(found.to_data())
     else:
@@ -94,10 +94,12 @@ def _write(path: Path, text: str) -> None:
     note(f"Wrote {path}")
 
 
-def _report(found: Triage, page: Path) -> None:
-    from workbench.reports import report_triage
+def _report(url: str, since: str | None, known: str | None, jobs: int, page: Path) -> None:
+    import workbench
 
-    note(f"Wrote {report_triage(found.to_data(), page, progress=note)}")
+    given: dict[str, Any] = {"store": url, "jobs": jobs}
+    given |= {name: text for name, text in (("since", since), ("known", known)) if text}
+    note(f"Wrote {workbench.report(None, 'fleet-triage', page, given, progress=note)}")
 
 
 def _print(found: Triage, show_known: bool) -> None:
@@ -109,7 +111,7 @@ def _print(found: Triage, show_known: bool) -> None:
         [
             group["id"],
             number(group["count"]),
-            clean(group["last_seen"], 16).replace("T", " "),
+            clean(group["last_seen"])[:16].replace("T", " "),
             group["stage"].replace("_", " "),
             clean(group["what"], 60),
             joined(group["fingerprints"], 2),

@@ -120,6 +120,7 @@ def _caught_words(row: Row) -> str:
 def _why(name: tuple[str, ...], rows: list[Row]) -> str:
     many = len(rows) > 1
     lead = f"All {number(len(rows))} have" if many else "The only one with"
+    lead = "Both have" if len(rows) == 2 else lead
     if name[0] == "origin":
         _, kind, op, where, module, cause = name
         parts = [f"op {op}" if op else "", f"module {module}" if module else "", f"cause {cause}"]
