@@ -12,6 +12,7 @@ from torch import Tensor
 
 from workbench.errors import UsageError
 from workbench.record import soft
+from workbench.record.acting import act, failed
 from workbench.record.order_lint import tell_no_replay
 from workbench.record.result import StepResult
 from workbench.record.running import RecordingRunner
@@ -257,7 +258,7 @@ class LowLevelStep:
         elif isinstance(error, Exception):  # KeyboardInterrupt and the like are no incident
             unit = Unit(self._stage, "main", self._micro_step)
             session.outcomes.append(Outcome(unit, "bad", (), error))
-            raised = self._recorder.failed(session, runner, unit, error)
+            raised = failed(self._recorder, session, runner, unit, error)
             self.result = session.finished
             if raised is not error:  # another rank is behind it
                 raise raised from error
@@ -276,9 +277,9 @@ class LowLevelStep:
         try:
             finding = recorder.ranks.conclude(session, runner, point)
         except Exception as error:  # noqa: BLE001 - another rank's, or the policy's; raised again
-            raise recorder.failed(session, runner, unit, error) from error.__cause__
+            raise failed(recorder, session, runner, unit, error) from error.__cause__
         if finding.tripped:
-            recorder.act(session, runner, finding)
+            act(recorder, session, runner, finding)
 
     # -- inside -----------------------------------------------------------------------------------
 

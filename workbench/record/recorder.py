@@ -12,22 +12,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from workbench.errors import NonFiniteError, UsageError
+from workbench.errors import UsageError
 from workbench.evidence.leftovers import remove_leftovers
 from workbench.evidence.schema import FirstBad
 from workbench.record import requests
+from workbench.record.acting import act, failed
 from workbench.record.alerts import AlertMonitor
 from workbench.record.arguments import as_batches, as_list, new_run_id
 from workbench.record.background import BackgroundWriter
 from workbench.record.calm import CalmStep
 from workbench.record.checkpoint_watch import CheckpointWatch
-from workbench.record.ending import any_updated, finish_step
+from workbench.record.ending import finish_step
 from workbench.record.incident import safe_name
 from workbench.record.ledger import Ledger
 from workbench.record.loaders import Loaders
 from workbench.record.low_level import LowLevelStep
 from workbench.record.order_lint import OrderLint
-from workbench.record.policy import Action, Policy
+from workbench.record.policy import Policy
 from workbench.record.ranks.place import find_place
 from workbench.record.ranks.together import join
 from workbench.record.record import grad_norm
@@ -36,7 +37,7 @@ from workbench.record.result import StepResult
 from workbench.record.running import RecordingRunner
 from workbench.record.scanning import UpdateScan
 from workbench.record.session import Session
-from workbench.record.trip import Agree, Finding, Trip, alone, decide, make_trip
+from workbench.record.trip import Agree, Finding, alone
 from workbench.step.domains import check_domains
 from workbench.step.early import may_update_early
 from workbench.step.locate import step_reference
@@ -272,7 +273,7 @@ class Recorder:
                 session.outcomes.append(Outcome(unit, "bad"))
             finding = self.agree(session, runner, Finding(unit, violations=tuple(found)), False)
             if finding.tripped:
-                self.act(session, runner, finding)
+                act(self, session, runner, finding)
 
     def after_unit(
         self,
@@ -301,84 +302,14 @@ class Recorder:
         else:
             self.guard("record", lambda: session.after_unit(outcome, runner, gate))
         if outcome.exception is not None:
-            raise self.failed(session, runner, outcome.unit, outcome.exception)
+            raise failed(self, session, runner, outcome.unit, outcome.exception)
         finding = Finding(outcome.unit, outcome.bad, skip=outcome.status == "skip")
         try:
             finding = self.agree(session, runner, finding, gate)
         except Exception as error:  # noqa: BLE001 - another rank's, or the policy's; raised again
-            raise self.failed(session, runner, outcome.unit, error) from error.__cause__
+            raise failed(self, session, runner, outcome.unit, error) from error.__cause__
         if finding.tripped:
-            self.act(session, runner, finding)
-
-    def freeze(self, session: Session, runner: StepRunner, finding: Finding) -> Trip:
-        """Make a finding the trip of the step, unless there is one, and freeze what led to it."""
-        trip = make_trip(finding, self.run_id, session.step_index, self.rank)
-        stage = finding.unit.stage
-        if finding.elsewhere is not None and session.outcomes:
-            stage = session.outcomes[-1].unit.stage  # where this rank stopped
-        if session.trip is None:
-            session.trip, updated = trip, any_updated(runner)
-            self.guard("freeze", lambda: session.settle(runner.loss_value, stage, updated))
-        return trip
-
-    def act(self, session: Session, runner: StepRunner, finding: Finding) -> None:
-        """Freeze the first trip of the step and do what the policy says; the one place for it.
-
-        Raises:
-            NonFiniteError: The policy says ``raise``.
-        """
-        trip = self.freeze(session, runner, finding)
-        updated = any_updated(runner)
-        action: Action = (
-            session.decision.get("action")
-            or self.guard("policy", lambda: decide(trip, self.policy))
-            or "raise"
-        )
-        if action == "continue":
-            return
-        if not updated and not runner.values.withheld:
-            runner.withhold_update()
-        if action == "raise":
-            session.raising = True
-            raise self._nonfinite_error(session, runner)
-
-    def failed(
-        self, session: Session, runner: StepRunner, unit: Unit, error: Exception
-    ) -> Exception:
-        """End a step that an exception ended; what to raise: it, or the other rank's behind it."""
-        ranks = self.ranks
-        behind = None if ranks is None else ranks.explain(error, session.step_index)
-        if ranks is None or behind is None:
-            if ranks is not None:
-                self.guard("news", lambda: ranks.raised(error, unit))
-            self.fail(session, runner, Finding(unit, exception=error), error)
-        else:
-            if behind is not error:
-                behind.__cause__ = error
-            told = {"tensor": "rank", "sink": "rank", "kind": "exception", "message": str(behind)}
-            elsewhere = -1 if behind.rank is None else behind.rank
-            self.fail(session, runner, Finding(unit, elsewhere=elsewhere, told=told), behind)
-        if ranks is not None:
-            ranks.leave(session.step_index, alike=False)
-        return behind or error
-
-    def fail(
-        self, session: Session, runner: StepRunner, finding: Finding, error: BaseException
-    ) -> None:
-        """Seal the evidence of an exception and note it there; never raises."""
-        self.freeze(session, runner, finding)
-        result = self.finish(session, runner)
-        if result.incident is not None:
-            error.add_note(f"workbench: the evidence of this step is in {result.incident}")
-        for failure in self.failed_in(session):
-            error.add_note(f"workbench: while recording, {failure}")
-
-    def _nonfinite_error(self, session: Session, runner: StepRunner) -> NonFiniteError:
-        result = self.finish(session, runner)
-        if self.ranks is not None:
-            self.ranks.leave(session.step_index, alike=True)
-        path = None if result.incident is None else str(result.incident)
-        return NonFiniteError(session.text, path)
+            act(self, session, runner, finding)
 
     def finish(self, session: Session, runner: StepRunner) -> StepResult:
         """Write the ledger and, where there is a reason, the bundle; count the step."""

@@ -17,6 +17,7 @@ from torch import distributed as dist
 
 from workbench.errors import RankError
 from workbench.numerics.counts import all_finite
+from workbench.record.acting import freeze
 from workbench.record.ranks.buckets import Look
 from workbench.record.ranks.channel import Channel
 from workbench.record.ranks.codes import Point, Result, Vote, decode, encode
@@ -152,7 +153,7 @@ class Together:
             f"caught at {finding.unit.stage}; the step ran on to its gradient gate, where all "
             "ranks decided, so that none waits for this one"
         )
-        self._recorder.freeze(session, runner, finding)
+        freeze(self._recorder, session, runner, finding)
 
     def _decide(
         self, session: Session, runner: RecordingRunner, finding: Finding, point: Point
