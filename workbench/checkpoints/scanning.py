@@ -90,7 +90,8 @@ class ScanResult:
             told = f"All {self.elements:,} elements of {self.tensors:,} float tensors are finite"
             masks = f"; only −Inf, taken for masks: {', '.join(self.constants[:3])}"
             return told + (masks if self.constants else "") + "."
-        return f"{self.bad_total:,} entries are bad: {self.bad[0].sentence}."
+        count = "1 entry is" if self.bad_total == 1 else f"{self.bad_total:,} entries are"
+        return f"{count} bad: {self.bad[0].sentence}."
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, for the states file."""

@@ -174,9 +174,10 @@ def _reentered(audit: Audit, wrong: list[str]) -> str:
     if not used:
         return "No resume was recorded."
     said = f"{number(used)} resumes were recorded, " if used > 1 else "One resume was recorded, "
-    return said + (f"{number(len(wrong))} from what is not committed now." if wrong
-                   else "all from checkpoints that are committed." if used > 1
-                   else "from a committed checkpoint.")  # fmt: skip
+    if wrong:
+        count = len(wrong)
+        return f"{said}from {number(count)} checkpoint{'s' * (count > 1)} not committed now."
+    return said + ("all from committed checkpoints." if used > 1 else "from a committed one.")
 
 
 def _why(one: Known) -> str:
@@ -190,14 +191,14 @@ def _why(one: Known) -> str:
 def _uses(audit: Audit) -> list[tuple[str, str, str, str]]:
     """``(checkpoint, by, when, source)`` of every recorded resume."""
     found = [
-        (one.checkpoint.name, str(use.get("who", "")), _time(use.get("time")), "resumed through us")
+        (one.checkpoint.name, str(use.get("who", "")), _time(use.get("time")), "by an integration")
         for one in audit.known
         for use in one.entry.resumed
     ]
     for start in audit.starts or ():
         if start.parent:
             at = MISSING if start.step is None else f"step {number(start.step)}"
-            found.append((Path(start.parent).name, f"run {start.run}", at, "named by the ledger"))
+            found.append((Path(start.parent).name, f"run {start.run}", at, "its ledger says so"))
     return found
 
 
@@ -299,7 +300,7 @@ def changes(audit: Audit) -> Section:
         (
             name,
             _time(when),
-            f"{change.get('from', '')} → {change.get('to', '')}",
+            _move(change),
             str(change.get("who", "")),
             str(change.get("why", "")),
         )
@@ -308,6 +309,11 @@ def changes(audit: Audit) -> Section:
     headers = ("Checkpoint", "When", "State", "Who", "Why")
     caption = f"{number(len(rows))} of {number(len(found))} changes, newest first."
     return Section("changes", [blocks.table(Rows(caption, headers, rows))])
+
+
+def _move(change: Mapping[str, Any]) -> str:
+    before, after = str(change.get("from", "")), str(change.get("to", ""))
+    return after if before == after else f"{before} → {after}"
 
 
 def check(audit: Audit) -> Section:

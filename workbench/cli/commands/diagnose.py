@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -18,8 +19,6 @@ from workbench.cli.options import (
 from workbench.cli.output import note, say
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from workbench.diagnose import Findings
     from workbench.evidence import Bundle
 
@@ -34,6 +33,14 @@ _LINES = 15
     help="Exit 4 when the step's code cannot be run, instead of answering from the record alone.",
 )
 @click.option("--anomaly", is_flag=True, help="Ask autograd's anomaly mode too, on the replay.")
+@click.option(
+    "--checkpoints",
+    "checkpoints",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIRECTORY",
+    help="Quarantine checkpoints in DIRECTORY that were saved after the incident, where it cannot "
+    "be reproduced or persists in float32 or bfloat16.",
+)
 @click.option("--full", is_flag=True, help="Print everything that was found.")
 @code_options
 @json_option
@@ -41,6 +48,7 @@ def command(
     bundle: Path,
     require: str | None,
     anomaly: bool,
+    checkpoints: Path | None,
     full: bool,
     step: str | None,
     trust: str | None,
@@ -48,7 +56,8 @@ def command(
 ) -> None:
     """Find where BUNDLE's bad value was born.
 
-    Without the step's code it answers what the record supports. Exits 0 whatever it finds.
+    Without the step's code it answers what the record supports. Exits 0 whatever it finds. No
+    checkpoint's state is changed unless --checkpoints names their directory.
     """
     from workbench.diagnose import diagnose
     from workbench.diagnose.answers import five_answers
@@ -71,6 +80,8 @@ def command(
             f"{f', {label}' if label else ''}."
         )
         findings = earlier
+    if checkpoints is not None:
+        _doubt(opened, findings, checkpoints, step, trust)
     saved = None if earlier is not None else save(findings, opened.findings_dir)
     if as_json:
         say(findings.to_json())
@@ -82,6 +93,21 @@ def command(
     shown = lines if full or len(lines) <= _LINES else [*lines[: _LINES - 1], _more(lines)]
     for line in shown:
         say(line)
+
+
+def _doubt(
+    bundle: Bundle, findings: Findings, directory: Path, step: str | None, trust: str | None
+) -> None:
+    """Tell the states of checkpoints what was found, and say what that changed."""
+    from workbench.checkpoints import Registry
+    from workbench.diagnose.checkpoint_doubt import doubt_of
+
+    found = doubt_of(bundle, findings, step, trust, note)
+    registry, changed = Registry(directory), []
+    if found.reason is not None and bundle.first_bad is not None:
+        changed = registry.diagnosed(bundle.first_bad.step, found.reason)
+    what = f"quarantined {', '.join(changed)}" if changed else "no state was changed"
+    note(f"Checkpoints in {str(directory)!r}: {found.sentence} So {what}.")
 
 
 def _earlier(bundle: Bundle) -> Findings | None:
