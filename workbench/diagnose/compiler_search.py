@@ -8,7 +8,6 @@ prints as it goes, and what it compiles may end the process: so it runs as
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.errors import CannotRunError
 from workbench.numerics import jsonio
+from workbench.replay.child import Child, python
 
 if TYPE_CHECKING:
     from workbench.evidence import Bundle, Conditions
@@ -59,35 +59,26 @@ def search(
         "eager_random": eager_random,
         "path": [entry for entry in sys.path if entry],
     }
+    heard: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as cache:
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", "workbench.diagnose.compiler_search"],
-                input=jsonio.dumps(request).encode(),
-                capture_output=True,
-                timeout=timeout_s,
-                check=False,
-                # the bisector keeps its state in the cache folder
-                env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache},
-            )
-        except subprocess.TimeoutExpired:
-            return {"status": "failed", "why": f"it took longer than {timeout_s:g} s"}
-    return _answer(done)
-
-
-def _answer(done: subprocess.CompletedProcess[bytes]) -> dict[str, Any]:
-    lines = done.stdout.decode(errors="replace").strip().splitlines()
-    if done.returncode != 0 or not lines:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        why = said[-1][:500] if said else f"it ended with code {done.returncode}"
-        return {"status": "failed", "why": why}
-    answer = jsonio.loads(lines[-1])
-    return dict(answer) if isinstance(answer, Mapping) else {"status": "failed", "why": lines[-1]}
+        # the compiler's own worker processes end with the child
+        child = Child(python("workbench.diagnose.compiler_search"), heard.append)
+        child.write({**request, "cache": cache})
+        if not child.finished.wait(timeout_s):
+            child.out_of_time(timeout_s)
+            child.finished.wait()
+    answer = next((event for event in heard if "status" in event), None)
+    if answer is not None:
+        return answer
+    reason = next((event["reason"] for event in heard if event.get("event") == "died"), "it ended")
+    return {"status": "failed", "why": str(reason)}
 
 
 def main() -> None:
-    """Read a request from stdin, run the bisector, write its answer as the last line of stdout."""
-    request = jsonio.loads(sys.stdin.buffer.read())
+    """Read a request from stdin, run the bisector, write its answer as one line on stdout."""
+    request = jsonio.loads(sys.stdin.buffer.readline())
+    # the bisector keeps its state in the cache folder
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = request["cache"]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the bisector and the user's code print as they like
     sys.path.extend(entry for entry in request["path"] if entry not in sys.path)
