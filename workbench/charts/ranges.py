@@ -194,7 +194,7 @@ def layout_of(view: RangeView, theme: style.Theme, height: int) -> dict[str, Any
             theme,
             tickmode="array",
             tickvals=ticks,
-            ticktext=[plain(shorten(view.labels[i], 24)) for i in ticks],
+            ticktext=[plain(shorten(view.labels[i], 20)) for i in ticks],
             tickangle=-35,
             range=[-0.6, view.size - 0.4],
             showgrid=False,

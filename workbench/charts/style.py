@@ -79,6 +79,11 @@ def layout(theme: Theme, height: int) -> dict[str, Any]:
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": FONT, "size": 12, "color": colours.ink},
         "hovermode": "closest",
+        "modebar": {
+            "bgcolor": colours.paper,
+            "color": colours.muted,
+            "activecolor": colours.ink,
+        },
         "hoverlabel": {"align": "left", "font": {"family": FONT, "size": 12}},
         "showlegend": False,
         "dragmode": "zoom",

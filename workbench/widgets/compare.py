@@ -20,6 +20,8 @@ from workbench.widgets.words import seconds
 NAMES = ("comparison", "bundles", "sweep", "minimal", "ladder")
 SWEEP_CELLS = 10
 """About how many runs a sweep of the usual changes takes."""
+LEAST_RUN = 0.4
+"""Seconds that the smallest run takes with its conditions set and unset."""
 
 
 class Compare:
@@ -138,7 +140,7 @@ class Compare:
 
     def _sweep(self, state: State) -> str:
         found, smallest = self._result(state, "sweep"), self._result(state, "minimal")
-        takes = seconds(None if state.takes is None else SWEEP_CELLS * _one_run(state.takes))
+        takes = seconds(None if state.takes is None else _sweep_takes(state.takes))
         run = link("sweep", f"Run, {takes}" if takes else "Run")
         search = link("minimal", f"Find it, {takes}" if takes else "Find it")
         if state.activity is not None:
@@ -163,6 +165,7 @@ class Compare:
         return f"<h4>Backend ladder</h4>{body}"
 
 
-def _one_run(takes: float) -> float:
-    """Seconds of one run more, where the next one takes this long, be it with a start first."""
-    return max(takes - START_SECONDS if takes > START_SECONDS else takes, 0.2)
+def _sweep_takes(next_run: float) -> float:
+    """Seconds of a sweep, where the next run takes this long, be it with a start before it."""
+    start = START_SECONDS if next_run >= START_SECONDS else 0.0
+    return start + SWEEP_CELLS * max(next_run - start, LEAST_RUN)

@@ -120,7 +120,8 @@ def _rows(rows: list[Mapping[str, Any]], first: str, second: str, opened: bool) 
     label = "Show the first that differ" if opened else f"Show all {number(len(rows))}"
     order = "in the order they came to be" if opened else "those with differing masks first"
     what = "tensors" if opened else "tensors differ"
-    head = f'<p class="wb-dim">{number(len(shown))} {what}, {order}. '
+    counted = f"{number(len(shown))} {what}, {order}." if shown else "No tensor differs."
+    head = f'<p class="wb-dim">{counted} '
     head += link("all_tensors", label) + "</p>"
     return head + (table(heads, cells) if cells else "") + tail
 
@@ -162,7 +163,7 @@ def bundles(data: Any, opened: bool) -> str:
             a, b = one.get("a", one.get("recorded")), one.get("b", one.get("here"))
             label = f"{title}: {one.get('field')}"
             rows.append((esc(label), name(str(a), 80), name(str(b), 80)))
-    body = table(("Differs", "This bundle", "The other"), rows)
+    body = table(("Of each, and what differs", "This bundle", "The other"), rows)
     return body + comparison(data, "this bundle", "the other", opened)
 
 

@@ -1,0 +1,153 @@
+"""How fast the panel opens and draws: ``python benchmarks/panel.py``.
+
+* A bundle of 2 GB: seconds until the panel stands, memory it adds, and bytes read from disk. The
+  bundle is a real one whose model state is followed by zeros that take no room on disk.
+* 10,000 layers in JupyterLab and Chromium: from the click on the tab until the bars are in the
+  page, with plotly's script loaded before, then the heat map of the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts import lab  # noqa: E402 - the checkout need not be installed
+
+GB = 1 << 30
+LONG = 120_000
+DRAWN = """async ([click, wanted]) => {
+  const before = performance.now();
+  const button = [...document.querySelectorAll('.wb-tabs button')]
+    .find(b => b.innerText.includes(click));
+  if (button) button.click();
+  else {
+    const view = document.querySelectorAll('.wb-chart-bar select')[1];
+    view.selectedIndex = 1;
+    view.dispatchEvent(new Event('change', {bubbles: true}));
+  }
+  while (!document.querySelector(wanted)) {
+    await new Promise(done => requestAnimationFrame(done));
+    if (performance.now() - before > 60000) return -1;
+  }
+  return performance.now() - before;
+}"""
+
+
+def main() -> int:
+    """Measure both and say what was seen."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--open", help="only open this bundle and print what it took, as JSON")
+    options = parser.parse_args()
+    if options.open:
+        _say(json.dumps(_opened(options.open)))
+        return 0
+    with tempfile.TemporaryDirectory() as name:
+        big = _big(Path(name))
+        command = [sys.executable, __file__, "--open", str(big)]
+        _say(
+            "2 GB bundle: "
+            + subprocess.run(command, check=True, capture_output=True).stdout.decode()
+        )
+        if not lab.missing():
+            _say(f"10,000 layers, ms: {_layers(Path(name))}")
+    return 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text.rstrip() + "\n")
+
+
+def _big(work: Path) -> Path:
+    from tests.unit.widgets.conftest import make_bundle
+
+    make_bundle(work / "small")
+    path = make_bundle(work / "big")
+    rel = "state/model.safetensors"
+    file = path / rel
+    raw = file.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
+    body = raw[8 + length :]
+    end = len(body) + 2 * GB
+    header["padding"] = {"dtype": "U8", "shape": [2 * GB], "data_offsets": [len(body), end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    whole = len(text).to_bytes(8, "little") + text + body
+    file.write_bytes(whole)
+    os.truncate(file, len(whole) + 2 * GB)
+    manifest = json.loads((path / "manifest.json").read_text())
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    manifest["files"][rel] = {"sha256": digest, "size": file.stat().st_size}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    return path
+
+
+def _opened(bundle: str) -> dict[str, Any]:
+    """Open a bundle in a panel and look at all of its evidence; times without the imports."""
+    import psutil
+
+    import workbench
+    from workbench.widgets.actions import Looked, TabChosen
+
+    small = str(Path(bundle).parent.parent / "small")
+    for one in Path(small).glob("*.bundle"):
+        workbench.Workbench(one)  # its imports are not what is measured
+    process = psutil.Process()
+    memory, read = process.memory_info().rss, _read()
+    before, busy = time.perf_counter(), time.process_time()
+    panel = workbench.Workbench(bundle)
+    took, busy = time.perf_counter() - before, time.process_time() - busy
+    panel._store.dispatch(TabChosen("evidence"))
+    for section in ("batch", "state", "files"):
+        panel._store.dispatch(Looked((("section", section),)))
+    return {
+        "seconds": round(took, 3),
+        "of the processor": round(busy, 3),
+        "seconds with its evidence looked at": round(time.perf_counter() - before, 3),
+        "MB of memory added": round((process.memory_info().rss - memory) / 1e6, 1),
+        "MB of memory in all": round(process.memory_info().rss / 1e6),
+        "MB read": round((_read() - read) / 1e6, 2),
+    }
+
+
+def _read() -> int:
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("rchar")))
+
+
+def _layers(work: Path) -> dict[str, int]:
+    from scripts.screen_bundles import _many_layers
+    from scripts.screenshots import _open, _tab
+
+    screen = _many_layers(work / "many", work)
+    (work / "home").mkdir()
+    with (
+        lab.jupyterlab(work, work / "home") as address,
+        lab.browser_page(work / "home" / "profile", 1400) as (page, _),
+    ):
+        _open(page, address, work, screen.path, "")
+        _tab(page, "Timeline")
+        page.wait_for_selector(".wb-timeline .js-plotly-plot .main-svg", timeout=LONG)
+        page.wait_for_function(lab.KERNEL_IDLE, timeout=LONG)
+        bars = ".wb-ranges .js-plotly-plot .barlayer .point path"
+        seen = {"ranges": round(page.evaluate(DRAWN, ["Ranges", bars]))}
+        page.wait_for_function(lab.KERNEL_IDLE, timeout=LONG)
+        heat = ".wb-ranges .js-plotly-plot .heatmaplayer image"
+        seen["heat map"] = round(page.evaluate(DRAWN, ["", heat]))
+    return seen
+
+
+if __name__ == "__main__":
+    sys.exit(main())
