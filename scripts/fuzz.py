@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import importlib.util
 import json
 import os
 import random
-import subprocess
+import signal
 import sys
 import tempfile
 import time
@@ -98,9 +99,6 @@ def run_guided(name: str, seconds: float) -> None:
     """Let coverage choose which inputs are changed further."""
     import atheris
 
-    with atheris.instrument_imports(include=["workbench"], enable_loader_override=False):
-        import tests.faults.hostile  # noqa: F401 - imports every reader
-
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as corpus:
         finder = Finder(name, Path(folder))
         for number, seed in enumerate(finder.target.seeds):
@@ -125,17 +123,41 @@ def run_guided(name: str, seconds: float) -> None:
         atheris.Fuzz()
 
 
-def one_process(name: str, minutes: float) -> list[str]:
-    """What a process of its own says of one target; that it did not end is a failure too."""
-    words = [sys.executable, __file__, "--minutes", str(minutes), "--target", name]
-    try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=minutes * 60 + 180
-        )
-        lost = f"ended with {done.returncode}: {done.stderr[-300:]}"
-        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    except subprocess.TimeoutExpired:
-        lost, lines = "did not end", []
+def load_readers(guided: bool) -> None:
+    """Import every reader once, for all targets; those of ours count what they reach."""
+    if not guided:
+        importlib.import_module("tests.faults.hostile")
+        return
+    import atheris
+
+    ours = ["workbench.evidence", "workbench.checkpoints", "workbench.numerics",
+            "workbench.reports.extract", "workbench.diagnose.findings"]  # fmt: skip
+    with atheris.instrument_imports(include=ours, enable_loader_override=False):
+        importlib.import_module("tests.faults.hostile")
+
+
+def one_process(name: str, seconds: float, guided: bool) -> list[str]:
+    """What a forked process says of one target; that it did not end is a failure too."""
+    with tempfile.TemporaryFile("w+") as said:
+        pid = os.fork()
+        if pid == 0:
+            os.dup2(said.fileno(), 1)
+            try:
+                (run_guided if guided else run_random)(name, seconds)
+            finally:
+                sys.stdout.flush()
+                os._exit(1)
+        begun, lost = time.monotonic(), "did not end"
+        while time.monotonic() - begun < 3 * seconds + 120:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                lost = "ended without a word"
+                break
+            time.sleep(0.2)
+        else:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        said.seek(0)
+        lines = [line for line in said.read().splitlines() if line.startswith("{")]
     nothing = {"target": name, "engine": "-", "inputs": 0, "read": 0, "failures": {"process": lost}}
     return lines or [json.dumps(nothing)]
 
@@ -145,20 +167,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--out", type=Path, help="where the table goes, as Markdown")
-    parser.add_argument("--target", help="only this one, in this process")
+    parser.add_argument("--target", help="only this one")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     guided = importlib.util.find_spec("atheris") is not None
-    if given.target:
-        (run_guided if guided else run_random)(given.target, given.minutes * 60)
-        return 0
-    with tempfile.TemporaryDirectory() as folder:
-        from tests.faults.hostile import targets
+    load_readers(guided)
+    from tests.faults.hostile import targets
 
-        names = list(targets(Path(folder)))
+    with tempfile.TemporaryDirectory() as folder:
+        names = [given.target] if given.target else list(targets(Path(folder)))
     rows = []
     for name in names:
-        lines = one_process(name, given.minutes / len(names))
+        lines = one_process(name, given.minutes * 60 / len(names), guided)
         rows.append(json.loads(lines[-1]))
         print(lines[-1], flush=True)
     table = ["| file | engine | inputs | read, not refused | failures |", "|---|---|--:|--:|--:|"]
