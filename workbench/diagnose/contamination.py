@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import WorkbenchError
+from workbench.evidence.incidents import ranks_file
 from workbench.replay.session import Session
 from workbench.replay.trace import contaminated
 
@@ -121,14 +122,26 @@ def _recorded(evidence: Mapping[str, Any]) -> dict[str, list[str]]:
 def _collective(bundle: Bundle, analysis: Analysis | None) -> tuple[bool | None, str]:
     if bundle.manifest.world <= 1:
         return False, ""
-    said = _evidence(bundle)
-    reduce, decision = said.get("reduce"), said.get("decision")
-    if isinstance(reduce, Mapping) and reduce.get("contaminated") is True:
-        return True, ""
-    if isinstance(decision, Mapping) and isinstance(decision.get("bad_after_reduction"), list):
-        return bool(decision["bad_after_reduction"]), ""
+    reached = _bad_after_reduction(bundle)
+    if reached is not None:
+        return reached, ""
     if analysis is not None:
         graph = analysis.trace.graph
         if any(e.op.startswith(_COLLECTIVES) and e.bad_reads for e in graph):
             return True, ""
     return None, "collectives of other ranks are not recorded and not replayed here"
+
+
+def _bad_after_reduction(bundle: Bundle) -> bool | None:
+    """Whether gradients were bad after they were reduced, by the record; None where it is open."""
+    parallel = ranks_file(bundle).get("parallel")
+    kinds = parallel.get("kinds") if isinstance(parallel, Mapping) else None
+    if not {"ddp", "fsdp2"} & set(map(str, kinds if isinstance(kinds, list) else ())):
+        return None
+    said = _evidence(bundle)
+    reduce, decision = said.get("reduce"), said.get("decision")
+    if isinstance(reduce, Mapping) and reduce.get("contaminated") is True:
+        return True
+    if isinstance(decision, Mapping) and isinstance(decision.get("bad_after_reduction"), list):
+        return bool(decision["bad_after_reduction"])
+    return None

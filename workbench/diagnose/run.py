@@ -95,6 +95,9 @@ def diagnose_replay(
         anomaly: Whether to ask autograd's anomaly mode too, in one more replay.
     """
     original = replay.nearest
+    missing = replay.source.unavailable()
+    if bundle.manifest.world > 1 and "input" in missing:
+        return build(bundle, replay.verdict(), None, [f"Not replayed: {missing['input']}."])
     if made_elsewhere(bundle):
         return build(bundle, replay.verdict(), None, [_ELSEWHERE], None, replay)
     progress("Tracing every op")

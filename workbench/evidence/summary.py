@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from workbench.evidence.schema import FirstBad
-from workbench.evidence.verdicts import survival_sentence, verdict_sentence
+from workbench.evidence.verdicts import said_missing, survival_sentence, verdict_sentence
 from workbench.evidence.wording import MINUS, clean, count_words, joined, kind_word, number
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def sure(facts: SummaryFacts) -> str:
         str(verdict),
         max_relative=facts.max_relative,
         environment=facts.environment,
-        missing=_missing(facts),
+        missing=said_missing(reproduction) or _missing(facts),
         sink=_sink(facts),
     )
     if reproduction.get("deterministic_here") is False:

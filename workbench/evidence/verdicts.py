@@ -99,3 +99,11 @@ def _differs(environment: Sequence[Mapping[str, Any]]) -> str:
 
 def _value(value: Any) -> str:
     return "nothing" if value is None else clean(value, 40)
+
+
+def said_missing(reproduction: Mapping[str, Any]) -> str | None:
+    """What a replay itself said it lacked: other ranks, for one."""
+    differences = reproduction.get("differences")
+    if reproduction.get("verdict") != "unverifiable" or not isinstance(differences, list):
+        return None
+    return clean("; ".join(str(one) for one in differences[:2]), 300) or None

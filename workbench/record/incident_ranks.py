@@ -19,6 +19,7 @@ from torch import Tensor
 from workbench.evidence.incidents import SCHEMA, Member, incident_id
 from workbench.numerics import jsonio
 from workbench.record.parallel import describe_parallel, shards_of_bad
+from workbench.record.ranks.place import data_parallel
 from workbench.step.digests import sums_of
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def part_of(recorder: Recorder, session: Session, trip: Trip) -> Part:
         members = [replace(m, role="captured" if m.rank == rank else m.role) for m in members]
     first = [int(r) for r in decision.get("first") or ()]
     light = (bool(first) and rank not in first) or _elsewhere(trip)
-    lender = min(first) if light and first else None
+    alike = data_parallel(recorder.model) is not None
+    lender = min(first) if light and first and alike else None
     members = [_with_bundle(recorder, session, m, first) for m in members]
     ordered = tuple(sorted(members, key=lambda m: m.order))
     level = "light" if light else "full"

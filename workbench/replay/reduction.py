@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from workbench.replay.source import Source
 
 
+_SPLIT = (
+    "Tensors were split over ranks there and are whole here, so products may add up in another "
+    "order; what one rank of them held is in the record"
+)
+
+
 class Reduction:
     """The recorded reduction of a source.
 
@@ -90,6 +96,8 @@ class Reduction:
 
     def sentences(self) -> list[str]:
         """What stands for the reduction here, for people."""
+        if {"tensor", "dtensor"} & set(self.kinds):
+            return [_SPLIT]
         if not self.there:
             return []
         if self.put_in:

@@ -125,12 +125,15 @@ def _wrapper(source: Source) -> Callable[[nn.Module], nn.Module]:
 
 def _data_parallel(model: nn.Module, said: Mapping[str, Any]) -> nn.Module:
     cap = said.get("bucket_bytes_cap")
+    more: dict[str, Any] = {}
+    if not said.get("broadcast_buffers", True):
+        more["broadcast_buffers"] = False
     device = next(model.parameters()).device
     return nn.parallel.DistributedDataParallel(
         model,
         device_ids=[device] if device.type == "cuda" else None,
         init_sync=False,  # each rank's own parameters, as they were
-        **({} if said.get("broadcast_buffers", True) else {"broadcast_buffers": False}),
+        **more,
         find_unused_parameters=bool(said.get("find_unused_parameters", False)),
         gradient_as_bucket_view=bool(said.get("gradient_as_bucket_view", False)),
         bucket_cap_mb=cap / (1 << 20) if isinstance(cap, int) else None,
