@@ -37,3 +37,13 @@ class Step(workbench.TrainingStep):
 
     def loss(self, outputs: torch.Tensor, batch: Any) -> torch.Tensor:
         return (outputs.square().mean(1) * batch["x"].amin(1).log()).mean()
+
+
+class Huge(Step):
+    """Gradients near the largest float32: finite on each rank, not in their sum."""
+
+    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def loss(self, outputs: torch.Tensor, batch: Any) -> torch.Tensor:
+        return (outputs * batch["w"]).sum()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.distributed.incident_step import Step
+from tests.distributed.incident_step import Huge, Step
 from tests.distributed.launch import ROOT, Launched, launch
 from workbench.checkpoints import find_checkpoints, scan
 from workbench.diagnose import diagnose
@@ -111,6 +111,17 @@ def test_the_rank_that_made_it_is_told_from_the_one_that_received_it(launched: L
     assert received.data["ranks"]["received"] == [0]
     assert received.data["contamination"]["collective"] is True
     assert made.data["ranks"]["desync"] == []
+
+
+def test_what_overflows_only_in_the_sum_is_said_of_the_reduction(launched: Launched) -> None:
+    bundle = bundle_of(launched, "summed", 1)
+    assert bundle.first_bad.stage == "reduce"
+    assert bundle.evidence()["reduce"]["bad_before"] is False
+    found = diagnose(bundle, step=Huge, counterfactuals=False)
+    (origin,) = found.origins
+    assert (origin["kind"], origin["stage"], origin["rank"]) == ("collective", "reduce", 1)
+    assert (origin["cause"], origin["range"]) == ("float32_overflow", "overflow")
+    assert found.data["reproduction"]["verdict"] == "bitwise"
 
 
 def test_ranks_that_parted_are_named_with_the_step(launched: Launched) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 import workbench
-from tests.distributed.incident_step import Step
+from tests.distributed.incident_step import Huge, Step
 from workbench.record import incident_ranks
 
 STEPS = 4
@@ -26,6 +26,27 @@ def batch(step: int, rank: int, bad: bool) -> dict[str, torch.Tensor]:
     if bad:
         x[2, 3] = -1.0
     return {"x": x}
+
+
+def summed(folder: Path) -> Any:
+    """One step of SGD whose gradients overflow in the reduction only."""
+    step = Huge()
+    model = ddp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def sum_of(state: Any, bucket: Any) -> Any:
+        work = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return work.then(lambda done: done.value()[0])
+
+    model.register_comm_hook(None, sum_of)
+    recorder = workbench.Recorder(
+        step, model, optimizer, directory=folder, run_id="run",
+        policy=workbench.Policy(on_nonfinite="skip"),
+    )  # fmt: skip
+    one = batch(0, 0, bad=False) | {"w": torch.full((4, 4), 7e37)}
+    recorder.train_step(one)
+    recorder.close()
+    return recorder
 
 
 def train(folder: Path, model: nn.Module, bad_ranks: tuple[int, ...], **more: Any) -> Any:
@@ -129,6 +150,7 @@ def main() -> None:
     said["ddp"] = train(folder / "ddp", ddp(), (1,)).failures
     parted = ddp()
     said["desync"] = train(folder / "desync", parted, (0,), nudge=parted.module.b.bias).failures
+    said["summed"] = summed(folder / "summed").failures
     incident_ranks.LIGHT_STATE = 0
     said["lent"] = train(folder / "lent", ddp(), (0,)).failures
     said["fsdp"] = train(folder / "fsdp", fsdp(), (1,)).failures

@@ -26,6 +26,14 @@ _EXPLAINED: Final = (
     "This rank's own gradients were finite; the reduction added those of {who}, which were not, "
     "and NaN or Inf stays in a sum."
 )
+_SUMMED: Final = (
+    "Every rank's own gradients were finite before the reduction; their sum was not: it left the "
+    "range of the dtype it was made in."
+)
+_FIX_SUM: Final = (
+    "Reduce in a wider dtype (MixedPrecisionPolicy(reduce_dtype=torch.float32), or no compression "
+    "hook), divide before the sum, or lower the loss scale"
+)
 _FIX: Final = (
     "Look at the rank that made it: diagnose its bundle, and its batch first, since all ranks have "
     "the same parameters"
@@ -129,8 +137,9 @@ def add_ranks(data: dict[str, Any], bundle: Bundle) -> None:
 def _collective_row(bundle: Bundle, found: Across, rank: int | None) -> dict[str, Any] | None:
     """The origin on a rank that received what another one made."""
     bad = bundle.first_bad
-    if bad is None or found.own != "received":
+    if bad is None or found.own not in ("received", "first"):
         return None
+    summed = found.own == "first"  # finite on every rank, and not in their sum
     evidence = bundle.evidence()
     said = evidence.get("reduce")
     how = said.get("how") if isinstance(said, Mapping) else None
@@ -140,7 +149,7 @@ def _collective_row(bundle: Bundle, found: Across, rank: int | None) -> dict[str
         "kind": "collective",
         "step": bundle.manifest.step,
         "micro_step": bad.micro_step,
-        "rank": bundle.manifest.rank if rank is None else rank,
+        "rank": bundle.manifest.rank if rank is None or summed else rank,
         "stage": "reduce",
         "op": _REDUCTIONS.get(str(how)),
         "where": "reduce",
@@ -148,13 +157,19 @@ def _collective_row(bundle: Bundle, found: Across, rank: int | None) -> dict[str
         "in_loss": False,
         "autograd_node": None,
         "forward_op": None,
-        "cause": RANK_LOCAL if found.local else None,
-        "range": "none",
+        "cause": _overflow(bad.kind, bad.dtype) if summed else RANK_LOCAL if found.local else None,
+        "range": "overflow" if summed and bad.kind != "nan" else "none",
         "dtype": bad.dtype,
         "tensor": {"name": bad.tensor, "positions": empty},
         "source": "",
         "event": None,
-        "explanation": _EXPLAINED.format(who=who),
-        "fix": _FIX,
+        "explanation": _SUMMED if summed else _EXPLAINED.format(who=who),
+        "fix": _FIX_SUM if summed else _FIX,
         "rank_local": found.local,
     }
+
+
+def _overflow(kind: str, dtype: str | None) -> str | None:
+    if kind == "nan":
+        return None
+    return "low_precision_overflow" if dtype in ("float16", "bfloat16") else "float32_overflow"
