@@ -79,10 +79,11 @@ def encode(
                 f"The tensor {name!r} ({dtype_name(t.dtype)}, {t.device}) cannot be stored as it "
                 "is: safetensors holds contiguous CPU tensors. Use pack_tensors first."
             )
-        end = start + t.numel() * t.element_size()
+        size = t.numel() * t.element_size()
+        end = start + size
         header[name] = {"dtype": code, "shape": list(t.shape), "data_offsets": [start, end]}
-        if end > start:
-            buffers.append(_memory(t))
+        if size:
+            buffers.append(_memory(t, size))
         start = end
     text = jsonio.dumps(header).encode("ascii")
     text += b" " * (-len(text) % 8)
@@ -94,9 +95,8 @@ def encode(
 _address: Callable[[Tensor], int] = torch._C._data_address  # type: ignore[attr-defined]
 
 
-def _memory(t: Tensor) -> memoryview:
+def _memory(t: Tensor, size: int) -> memoryview:
     # _data_address leaves a copy-on-write snapshot shared; numpy() and data_ptr() would copy it.
-    size = t.numel() * t.element_size()
     return memoryview((ctypes.c_ubyte * size).from_address(_address(t))).cast("B")
 
 
@@ -151,7 +151,10 @@ class SafetensorsFile:
             BundleError: No such tensor, or the file ends early.
         """
         if name not in self.index:
-            raise BundleError(f"{self._name!r} has no tensor {name[:120]!r}.")
+            raise BundleError(
+                f"{self._name!r} has no tensor {name[:120]!r}, so nothing is read in its place. "
+                "`Bundle.tensor_index` lists those it has."
+            )
         dtype, shape, start, end = self.index[name]
         t = torch.empty(shape, dtype=dtype)
         if end > start:

@@ -11,6 +11,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -145,7 +146,10 @@ class BundleWriter:
         """
         for key, value in fields.items():
             if key not in Manifest.__struct_fields__ or key in {"format", "files", "sealed", "id"}:
-                raise UsageError(f"The manifest has no field {key!r} that can be set.")
+                raise UsageError(
+                    f"The manifest has no field {key!r} that can be set, so nothing was changed. "
+                    "`Manifest` lists its fields; format, files, sealed and id are the writer's."
+                )
             setattr(self.manifest, key, value)
 
     def publish(self, **fields: Any) -> Path:
@@ -244,6 +248,7 @@ class BundleWriter:
             return final
 
 
+@cache
 def _created_by() -> str:
     from importlib.metadata import PackageNotFoundError, version
 

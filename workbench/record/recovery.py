@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.evidence.writer import BundleWriter
-from workbench.step.digests import model_fingerprint
+from workbench.record.scanning import share_of
+from workbench.step.digests import model_fingerprint, sums_of
+from workbench.step.names import named_buffers, named_parameters
 from workbench.step.snapshots import copy_tree, storage_key
 from workbench.step.state import StepSnapshot
 from workbench.step.storage import write_state
 
+if TYPE_CHECKING:
+    from torch import nn
+
+_SUMMED = 1 << 18
+"""Elements of parameters and buffers up to which all of them are summed at every step."""
 _PLAIN_BYTES = 24 * 2**10
 """Bytes of a kept step beside its tensors: 12 KiB in memory and 21 KiB in a bundle were seen."""
 
@@ -52,6 +59,7 @@ class RecoveryRing:
         self.every = every
         self._most_bytes = most_bytes
         self._steps: deque[KeptStep] = deque()
+        self._turn = 0
 
     def wants_state(self, step: int) -> bool:
         """Whether the state before this step is a recovery point."""
@@ -90,6 +98,21 @@ class RecoveryRing:
             total -= self._steps.popleft().size
         while self._steps and not self._steps[0].is_recovery_point:
             self._steps.popleft()
+
+    def sums(self, model: nn.Module) -> dict[str, int]:
+        """Bit sums of parameters and buffers, to compare a replayed step's start with.
+
+        Of a small model all of them; of a large one each step takes a share in turn, since reading
+        every parameter at every step costs as much as the gradient gate.
+        """
+        named = [*named_parameters(model), *named_buffers(model)]
+        total = sum(tensor.numel() for _, tensor in named)
+        if total > _SUMMED:
+            tensors = [tensor for _, tensor in named]
+            start = self._turn
+            chosen, self._turn = share_of(tensors, self._turn, _SUMMED)
+            named = [named[(start + offset) % len(named)] for offset in range(len(chosen))]
+        return sums_of(named)
 
     def steps_before(self, step: int) -> list[KeptStep]:
         """List the kept steps that ran before a step, oldest first."""

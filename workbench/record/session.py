@@ -13,7 +13,7 @@ from workbench.numerics.digests import tensor_digest
 from workbench.record import soft
 from workbench.record.result import StepResult
 from workbench.record.trip import Finding, Trip
-from workbench.step.digests import bit_sums, loss_bits, rng_digest
+from workbench.step.digests import loss_bits, rng_digest
 from workbench.step.domains import batch_fields
 from workbench.step.names import named_parameters
 from workbench.step.runner import Outcome
@@ -96,7 +96,7 @@ class Session:
         recorder.guard("order lint", recorder.order.begin)
         recorder.guard("snapshot", lambda: self._begin(micro_batches))
         if recorder.ring.every > 0 and not self.keep_through_update:
-            self.sums = recorder.guard("fingerprint", lambda: bit_sums(recorder.model))
+            self.sums = recorder.guard("fingerprint", lambda: recorder.ring.sums(recorder.model))
 
     def _begin(self, micro_batches: Sequence[Any]) -> None:
         recorder = self.recorder
