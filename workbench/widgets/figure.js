@@ -11,7 +11,10 @@ function plotly(model) {
   if (page.module) return page.module;
   return new Promise((resolve) => {
     let again = 0;
-    const ask = () => model.send({ ask: "plotly" });
+    const ask = (patience) => {
+      model.send({ ask: "plotly" });
+      again = setTimeout(ask, patience, 2 * patience); // each answer is 5 MB
+    };
     const given = (message, buffers) => {
       if (message?.plotly !== version || !buffers?.length || page.module) return;
       const url = URL.createObjectURL(new Blob(buffers, { type: "text/javascript" }));
@@ -20,12 +23,12 @@ function plotly(model) {
     };
     model.on("msg:custom", given);
     page.waiting.push((module) => {
-      clearInterval(again);
+      clearTimeout(again);
       model.off("msg:custom", given);
       resolve(module);
     });
-    again = setInterval(ask, ASK_AGAIN);
-    if (page.waiting.length === 1) ask();
+    if (page.waiting.length === 1) ask(ASK_AGAIN);
+    else again = setTimeout(ask, ASK_AGAIN, 2 * ASK_AGAIN);
   });
 }
 
