@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 import workbench
+from tests.contract import messages
 from workbench.cli.main import group
 
 FOLDER = Path(__file__).parent / "snapshots"
@@ -80,7 +81,11 @@ def _parameter(parameter: click.Parameter) -> str:
     return " ".join([words, kind, *flags])
 
 
-SNAPSHOTS = {"public_names.txt": public_names, "command_line.txt": command_line}
+SNAPSHOTS = {
+    "public_names.txt": public_names,
+    "command_line.txt": command_line,
+    "errors.txt": messages.table,
+}
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)

@@ -78,7 +78,8 @@ def read_labels(path: Path) -> dict[str, dict[str, Any]]:
     data = jsonio.loads(path.read_bytes())
     if not isinstance(data, dict):
         raise UsageError(
-            f"The labels file '{path}' is not a JSON object by file stem, so nothing was compared."
+            f"The labels file '{path}' is not a JSON object by file stem, so nothing was "
+            "compared. Write it as the one in tests/incidents is."
         )
     return {stem: label for stem, label in data.items() if isinstance(label, dict)}
 

@@ -37,7 +37,10 @@ def load_incident(path: Path) -> ModuleType:
     """
     spec = importlib.util.spec_from_file_location(f"incident_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise UsageError(f"The incident file '{path}' is not a Python file, so it was not run.")
+        raise UsageError(
+            f"The incident file '{path}' is not a Python file, so it was not run. "
+            "Give a folder of .py files, each with build, forward and loss."
+        )
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -94,7 +94,10 @@ def decode(data: bytes, name: str) -> tuple[Note, ...]:
         )
     rows = content.get("notes")
     if not isinstance(rows, list) or len(rows) > MAX_NOTES:
-        raise BundleError(f"{name!r} has no list of at most {MAX_NOTES:,} notes, so none is shown.")
+        raise BundleError(
+            f"{name!r} has no list of at most {MAX_NOTES:,} notes, so none is shown. The evidence "
+            "is not touched by this; move the file away to pin new notes."
+        )
     return tuple(_note(row, name) for row in rows)
 
 
@@ -140,10 +143,14 @@ def _bytes(bundle: Bundle, path: Path) -> bytes | None:
             return None
     except OSError as error:
         raise BundleError(
-            f"The notes at {str(path)!r} cannot be read ({type(error).__name__}), so none is shown."
+            f"The notes at {str(path)!r} cannot be read ({type(error).__name__}), so none is "
+            "shown. See who may read the file; the evidence is not touched by this."
         ) from error
     if len(data) > MAX_BYTES:
-        raise BundleError(f"{str(path)!r} is larger than {MAX_BYTES:,} bytes: no file of notes.")
+        raise BundleError(
+            f"{str(path)!r} is larger than {MAX_BYTES:,} bytes, and no file of notes is, so none "
+            "is shown. Move the file away to pin new notes."
+        )
     return data
 
 
@@ -151,5 +158,8 @@ def _note(row: Any, name: str) -> Note:
     try:
         note = msgspec.convert(row, Note)
     except msgspec.ValidationError as error:
-        raise BundleError(f"{name!r} holds a note that cannot be read: {error}.") from error
+        raise BundleError(
+            f"{name!r} holds a note that cannot be read ({error}), so none is shown. Move the file "
+            "away to pin new notes."
+        ) from error
     return note

@@ -160,7 +160,10 @@ class Bundle:
         """The L1 records kept, oldest first; empty when none were."""
         records = self.lines("ledger.jsonl") if self.has("ledger.jsonl") else []
         if not all(isinstance(record, dict) for record in records):
-            raise BundleError(f"The ledger of {str(self.path)!r} holds a line that is no record.")
+            raise BundleError(
+                f"The ledger of {str(self.path)!r} holds a line that is no record, so none of it "
+                "is shown. It was not written by a recorder; get a fresh copy of the bundle."
+            )
         return records
 
     def evidence(self) -> dict[str, Any]:
@@ -235,7 +238,10 @@ class Bundle:
         """
         entry = self._entry(rel)
         if entry.size > MAX_TEXT_BYTES:
-            raise BundleError(f"{rel!r} is listed with {entry.size} bytes, too large to be a text.")
+            raise BundleError(
+                f"{rel!r} of {str(self.path)!r} is listed with {entry.size} bytes, too large to be "
+                "a text, so it was not read. Get a fresh copy; the other files can still be used."
+            )
         with self._open(rel) as file:
             data = file.read(entry.size + 1)
         if len(data) != entry.size or hashlib.sha256(data).hexdigest() != entry.sha256:
@@ -328,7 +334,10 @@ class Bundle:
     def _table(self, rel: str) -> dict[str, Any]:
         found = self.json(rel) if self.has(rel) else {}
         if not isinstance(found, dict):
-            raise BundleError(f"{rel!r} of {str(self.path)!r} is not a JSON object.")
+            raise BundleError(
+                f"{rel!r} of {str(self.path)!r} is not a JSON object, so nothing of it is shown. "
+                "Get a fresh copy; the other files can still be used."
+            )
         return found
 
     def _damaged(self, rel: str) -> BundleError:
@@ -351,7 +360,10 @@ def _open_store(path: Path) -> Store:
         return DirectoryStore(path)
     if stat.S_ISREG(mode):
         return ZipStore(path)
-    raise BundleError(f"{str(path)!r} is neither a directory nor a file, so it is no bundle.")
+    raise BundleError(
+        f"{str(path)!r} is neither a directory nor a file, so it is no bundle. "
+        "`workbench list` shows the bundles below a directory."
+    )
 
 
 def find_bundles(directory: str | os.PathLike[str]) -> list[Path]:

@@ -215,7 +215,8 @@ class _Copy:
         tree = self._bundle.pytree("state/model")
         if not isinstance(tree, Mapping):
             raise BundleError(
-                f"'state/model.json' of {str(self._bundle.path)!r} is no model state."
+                f"'state/model.json' of {str(self._bundle.path)!r} is no model state, so it is not "
+                "known what in it must not be shared. No copy was made; get a fresh bundle."
             )
         info, tensors = tree.get("info", {}), tree.get("tensors", {})
         kept = {

@@ -128,10 +128,16 @@ def read_table(source: str | os.PathLike[str] | Bundle, name: str) -> Table:
 def _read(path: Path) -> bytes:
     try:
         if path.stat().st_size > _MAX_BYTES:
-            raise BundleError(f"{str(path)!r} is too large for a table; it was not read.")
+            raise BundleError(
+                f"{str(path)!r} has more than {_MAX_BYTES:,} bytes, and no table has, so it was "
+                "not read. It can be made again by a replay."
+            )
         return path.read_bytes()
     except OSError as error:
-        raise BundleError(f"The table file {str(path)!r} cannot be read ({error}).") from error
+        raise BundleError(
+            f"The table file {str(path)!r} cannot be read ({error}), so its chart is not shown. "
+            "It can be made again by a replay."
+        ) from error
 
 
 def _encode(table: Table) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -147,7 +153,8 @@ def _encode(table: Table) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
             if column.ndim != 1:
                 raise UsageError(
-                    f"The column {name!r} has {column.ndim} dimensions; a column has 1."
+                    f"The column {name!r} has {column.ndim} dimensions; a column has 1, so "
+                    "no table was made. Give one value a row."
                 )
             native = np.ascontiguousarray(column.astype(column.dtype.newbyteorder("="), copy=False))
             tensors[name] = torch.from_numpy(native if native.flags.writeable else native.copy())

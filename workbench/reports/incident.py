@@ -266,7 +266,10 @@ def _read(path: Path) -> Any:
     try:
         return jsonio.loads(path.read_bytes())
     except OSError as error:
-        raise BundleError(f"The findings {str(path)!r} cannot be read ({error}).") from error
+        raise BundleError(
+            f"The findings {str(path)!r} cannot be read ({error}), so they are on no page. "
+            "Run `workbench diagnose` again to write them anew."
+        ) from error
 
 
 def _about(opened: Any, data: Any) -> dict[str, Any] | None:

@@ -82,12 +82,22 @@ def _execute(text: str, name: str, origin: str, folder: str | None) -> ModuleTyp
             f"The definitions in {origin!r} cannot be executed ({type(error).__name__}: {error}), "
             f"so the training step {name!r} cannot be built. Only imports, functions, classes and "
             "literal assignments of the file are run, so that training does not start again; keep "
-            "what the step needs in those."
+            f"what the step needs in those.{_not_alone(error, folder)}"
         ) from error
     finally:
         if added:
             sys.path.remove(str(folder))
     return module
+
+
+def _not_alone(error: Exception, folder: str | None) -> str:
+    """What to do where text from a bundle imports a file that the bundle does not carry."""
+    if folder is not None or not isinstance(error, ImportError):
+        return ""
+    return (
+        f" A bundle carries the step's own file alone, and it imports {error.name!r}, which is not "
+        "found here. Name your code instead, where the file lies beside it: --step file.py:Name."
+    )
 
 
 def _run(tree: ast.Module, origin: str, module: ModuleType) -> None:

@@ -67,7 +67,10 @@ def _from_file(text: str) -> list[str]:
     path = Path(text)
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise UsageError(f"The file {text!r} is too large for a list of fingerprints.")
+            raise UsageError(
+                f"The file {text!r} is too large for a list of fingerprints, so it was not read. "
+                "Give a text file with one fingerprint a line."
+            )
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except (OSError, ValueError):
         if text.strip().startswith("NF-"):
