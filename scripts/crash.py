@@ -190,6 +190,11 @@ def run(times: int, seed: int, directory: Path, places: int = 8) -> dict[str, in
     Raises:
         AssertionError: Something that must hold does not.
     """
+    import torch  # noqa: F401 - once, before the first fork
+
+    import workbench.record
+    import workbench.replay  # noqa: F401
+
     rng = random.Random(seed)
     told: list[int] = []
     sealed = unsealed = most = 0

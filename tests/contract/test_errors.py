@@ -41,7 +41,7 @@ NO_OBJECT = re.compile(
 
 
 def sentences(text):
-    return len(re.findall(r"[.:;](?:\s|$)|, (?:so|and) ", text)) + text.count("{…}{…}")
+    return len(re.findall(r"[.:;](?:\s|$|\{…\})|, (?:so|and) ", text)) + text.count("{…}{…}")
 
 
 WHOLE = [m for m in messages() if m.text is not None]
