@@ -303,7 +303,7 @@ _OURS = tuple(
     }
 )
 _FORBIDDEN = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.", "socket.",
-              "pickle.", "marshal.", "ctypes.dlopen", "os.kill", "shutil.rmtree.x")  # fmt: skip
+              "pickle.", "ctypes.dlopen", "os.kill", "shutil.rmtree.x")  # fmt: skip
 _watch = {"folder": None, "on": False}
 
 
