@@ -13,12 +13,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from workbench.diagnose.analysis import Judged
+from workbench.diagnose.analysis import Judged, analyse
 from workbench.diagnose.bisect import bisect
-from workbench.diagnose.case import Case
 from workbench.diagnose.origin_rows import origin_row
-from workbench.diagnose.slicing import slice_trace
-from workbench.diagnose.starts import starts_of
 from workbench.diagnose.zoo_run import record
 from workbench.diagnose.zoo_step import incident_step
 from workbench.errors import WorkbenchError
@@ -30,11 +27,11 @@ KEYS = ("kind", "stage", "op", "where", "module", "in_loss", "source", "autograd
 
 def of_full_trace(bundle: Any, step: Any) -> list[dict[str, Any]]:
     """What slicing a full trace names, first to last."""
-    trace = Replay(bundle, step=step).trace(exponents=False)
-    sliced = slice_trace(trace, starts_of(trace))
-    rows = [
-        origin_row(Judged(Case(trace, sliced, origin), None), bundle) for origin in sliced.origins
-    ]
+    replay = Replay(bundle, step=step)
+    trace = replay.trace(exponents=False)
+    # an exception that met nothing non-finite is its own origin
+    found = analyse(trace, lambda keep: trace, raises=True)
+    rows = [origin_row(Judged(judged.case, None), bundle) for judged in found.origins]
     return [{key: row[key] for key in KEYS} for row in rows]
 
 

@@ -199,7 +199,7 @@ def step_table(options: argparse.Namespace) -> list[dict[str, Any]]:
 def events_table(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Time of a trace and of what comes after it, by number of events."""
     rows: list[dict[str, Any]] = []
-    for events in (400, 800) if options.quick else (5_000, 25_000, 50_000):
+    for events in options.events or ((400, 800) if options.quick else (5_000, 25_000, 50_000)):
         step = many_events(events, options.quick)
         with tempfile.TemporaryDirectory() as directory:
             bundle = open_bundle(recorded(step, Path(directory)))
@@ -259,6 +259,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", choices=["step", "events"])
+    parser.add_argument("--events", type=int, action="append", help="of the events table")
     parser.add_argument("--child", choices=["bare", "full", "short"], help=argparse.SUPPRESS)
     parser.add_argument("--where", default="none", help=argparse.SUPPRESS)
     parser.add_argument("--bundle", help=argparse.SUPPRESS)

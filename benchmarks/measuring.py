@@ -20,28 +20,50 @@ Run = Callable[[], Any]
 Row = dict[str, Any]
 
 
-def timed(variants: Mapping[str, Run], rounds: int) -> dict[str, list[float]]:
+FEWEST = 3
+
+
+def timed(
+    variants: Mapping[str, Run], rounds: int, limit_s: float | None = None
+) -> dict[str, list[float]]:
     """Run variants in shuffled order, round by round; seconds by variant, one for each round.
 
-    The garbage collector runs between measurements, not in them: whose turn it is when it happens
-    to run would otherwise be charged with what all of them left behind.
+    The garbage collector runs between rounds, not in them: whose turn it is when it happens to run
+    would otherwise be charged with what all of them left behind.
+
+    Args:
+        variants: What is run, by name.
+        rounds: Measured rounds; one more before them warms up.
+        limit_s: No further round begins after so many seconds, once there are ``FEWEST``.
     """
     times: dict[str, list[float]] = {name: [] for name in variants}
-    for number in range(rounds + 1):
-        order = list(variants)
-        random.shuffle(order)
-        for name in order:
-            gc.collect()
-            gc.disable()
-            try:
-                started = time.perf_counter()
-                variants[name]()
-                took = time.perf_counter() - started
-            finally:
-                gc.enable()
-            if number:  # the first round warms up
-                times[name].append(took)
+    began = time.perf_counter()
+    gc.collect()
+    gc.freeze()
+    try:
+        for number in range(rounds + 1):
+            late = limit_s is not None and time.perf_counter() - began > limit_s
+            if late and number > FEWEST:
+                break
+            _one_round(variants, times, warm=number > 0)
+    finally:
+        gc.unfreeze()
     return times
+
+
+def _one_round(variants: Mapping[str, Run], times: dict[str, list[float]], *, warm: bool) -> None:
+    order = list(variants)
+    random.shuffle(order)
+    gc.collect()
+    gc.disable()
+    try:
+        for name in order:
+            started = time.perf_counter()
+            variants[name]()
+            if warm:  # the first round warms up
+                times[name].append(time.perf_counter() - started)
+    finally:
+        gc.enable()
 
 
 def related(times: Mapping[str, list[float]], name: str, base: str, inner: int = 1) -> Row:

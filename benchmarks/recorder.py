@@ -32,6 +32,8 @@ import workbench
 from workbench.record import Policy, Recorder
 
 EVERY = 50
+LIMIT_S = 65.0
+"""Seconds a table takes at most on a busy machine: five of them stay below six minutes."""
 NORM = 1.0
 BARE = "bare loop"
 CLIPS = "clip_grad_norm_"
@@ -53,6 +55,8 @@ class Case:
     ) -> None:
         self.model, self.batch, self.inner, self.rounds = model, batch, inner, rounds
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+        # of its own: the recorder watches who steps an optimizer that a scaler is used with
+        self.scaled = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
         self.step = Step(self)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=10**9)
 
@@ -130,10 +134,10 @@ def clips(case: Case, error: bool = False) -> None:
 
 
 def scales(case: Case) -> None:
-    case.optimizer.zero_grad(set_to_none=True)
+    case.scaled.zero_grad(set_to_none=True)
     case.scaler.scale(case.forward_loss()).backward()
-    case.scaler.unscale_(case.optimizer)
-    case.scaler.step(case.optimizer)
+    case.scaler.unscale_(case.scaled)
+    case.scaler.step(case.scaled)
     case.scaler.update()
 
 
@@ -212,10 +216,7 @@ def recorded(case: Case, recorder: Recorder, clip: bool = False) -> None:
     with recorder.step(case.batch) as s:
         loss = case.forward_loss()
         s.loss(loss)
-        if case_scaler := recorder.scaler:
-            case_scaler.scale(loss).backward()
-        else:
-            loss.backward()
+        loss.backward()
         if s.gradients(max_norm=NORM if clip else None):
             s.update()
 
@@ -225,7 +226,8 @@ def variants(case: Case, folder: Path) -> tuple[dict[str, Run], dict[str, str]]:
 
     def recorder(name: str, clip: bool = False, scaler: Any = None) -> Recorder:
         step = Step(case, clip)
-        return Recorder(step, case.model, case.optimizer, scaler, folder, run_id=name)
+        optimizer = case.optimizer if scaler is None else case.scaled
+        return Recorder(step, case.model, optimizer, scaler, folder, run_id=name)
 
     high, clipping, low = recorder("high"), recorder("clips", True), recorder("low")
     scaling = recorder("scales", scaler=case.scaler)
@@ -270,7 +272,8 @@ def with_recovery(case: Case, folder: Path) -> dict[str, Run]:
 def table(case: Case, folder: Path) -> list[Row]:
     """All rows of one model."""
     found, bases = variants(case, folder)
-    times = timed(found | with_recovery(case, folder), case.rounds)
+    times = timed(found | with_recovery(case, folder), case.rounds, LIMIT_S)
+    case.rounds = len(times[BARE])
     rows = [related(times, name, bases.get(name, BARE), case.inner) for name in found]
     return [*rows, _amortised(times, case.inner)]
 
@@ -311,8 +314,9 @@ def main() -> None:
         try:
             case = make()
             size = sum(p.numel() for p in case.model.parameters())
+            rows = table(case, folder)
             title = f"a recorded step, {name} ({size:,} parameters, {case.rounds} rounds)"
-            tables.add(title, table(case, folder))
+            tables.add(title, rows)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     tables.end()
