@@ -152,7 +152,7 @@ def check_ledger(directory: Path, told: list[int]) -> None:
     hold(not missing, f"the ledger lost steps {sorted(missing)[:5]}")
     found = directory / f"{RUN}.first_bad.json"
     if found.exists():
-        hold(jsonio.loads(found.read_bytes())["first_bad"]["step"] == 3, "another first bad step")
+        hold(jsonio.loads(found.read_bytes())["first_bad"]["step"] % 4 == 3, "a calm step")
 
 
 def check_power_loss(directory: Path, rng: random.Random, places: int) -> int:
