@@ -148,14 +148,16 @@ class Case:
     def logarithm(self) -> Tensor | None:
         """Return what the origin's op takes the logarithm of, in float64; None when it takes none.
 
-        Where a logarithm is multiplied by exactly 0 the product is 0, so 1 stands there.
+        A complex argument comes in complex128. Where a logarithm is multiplied by exactly 0 the
+        product is 0, so 1 stands there.
         """
         if self.base in ("xlogy", "special_xlogy", "special_xlog1py"):
-            value, factor = self.tensor("other"), self.argument("self")
+            given, factor = self.argument("other"), self.argument("self")
         else:
-            value, factor = self.tensor("self"), None
-        if value is None or self.base not in _LOGARITHMS:
+            given, factor = self.argument("self"), None
+        if not isinstance(given, torch.Tensor) or self.base not in _LOGARITHMS:
             return None
+        value = given.to(torch.complex128 if given.is_complex() else torch.float64)
         value = value + 1 if "log1p" in self.base else value
         factor = torch.as_tensor(1.0 if factor is None else factor)
         return torch.where(factor == 0, torch.ones_like(value), value)

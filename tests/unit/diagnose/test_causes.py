@@ -351,6 +351,7 @@ def test_a_gradient_of_zero_sent_by_a_selection_is_told_from_any_other(
     ("function", "values", "label"),
     [
         (lambda x: torch.xlogy(x + 1, x), (0.0, 1.0), "log_of_zero"),
+        (lambda x: torch.complex(x, x).log().abs(), (0.0, 1.0), "log_of_zero"),
         (lambda x: torch.xlogy(x + 3, x), (-1.0, 1.0), "log_of_negative"),
         (lambda x: torch.special.xlog1py(x + 3, x), (-1.0, 1.0), "log_of_zero"),
         (torch.special.entr, (-1.0, 0.5), "log_of_negative"),

@@ -12,7 +12,9 @@ from workbench.diagnose.rewrites_values import positive_last
 def _rule(case: Case) -> bool:
     entropy = case.base == "special_entr"  # −x·log(x), and −Inf where x is negative
     value = case.tensor("self") if entropy else case.logarithm()
-    return value is not None and bool((value < 0).any())
+    if value is None or value.is_complex():  # a complex number is not negative
+        return False
+    return bool((value < 0).any())
 
 
 def _explain(case: Case) -> str:
