@@ -67,7 +67,7 @@ def figure(
         text=_hover(view, first, counts, total),
         hoverinfo="text",
     )
-    marks = ranges.marks_of(view, ranges.hover_texts(view), theme)
+    marks = ranges.marks_of(view, hover_texts(view), theme)
     return go.Figure(data=[heat, *marks], layout=_layout(view, first, len(counts), theme, height))
 
 
