@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 from workbench.charts import ranges, style
 from workbench.charts.arrays import TableLike, layer_arrays, rows_of
 from workbench.charts.grouping import MAX_LAYERS, membership
+from workbench.charts.ranges_hover import hover_texts
 from workbench.charts.ranges_view import RangeView, range_view
 from workbench.charts.words import number, plain, shorten
 from workbench.errors import UsageError
