@@ -107,7 +107,7 @@ def command(
     if resume and _is_there(chosen, template, values, code, target):
         note(f"Kept, made before from the same inputs: {target}")
     else:
-        _announce(chosen, trust)
+        _announce(chosen if found.bundles else [], trust)
         try:
             make(chosen, template, target, values, step=step, trust=trust, progress=note)
         except KeyboardInterrupt as stop:
