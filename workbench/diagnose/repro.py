@@ -68,7 +68,8 @@ def show(name, value):
     counts.append(int((value == float("-inf")).sum()))
     words = [f"{count} {kind}" for count, kind in zip(counts, ("NaN", "+Inf", "-Inf")) if count]
     few = f": {value.flatten().tolist()}" if value.numel() <= 4 else ""
-    print(f"{name}: {value.numel()} elements, {', '.join(words) or 'all finite'}{few}")
+    elements = "1 element" if value.numel() == 1 else f"{value.numel()} elements"
+    print(f"{name}: {elements}, {', '.join(words) or 'all finite'}{few}")
     return any(counts)
 
 
