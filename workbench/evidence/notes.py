@@ -157,7 +157,7 @@ def _bytes(bundle: Bundle, path: Path) -> bytes | None:
 def _note(row: Any, name: str) -> Note:
     try:
         note = msgspec.convert(row, Note)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeError) as error:
         raise BundleError(
             f"{name!r} holds a note that cannot be read ({error}), so none is shown. Move the file "
             "away to pin new notes."

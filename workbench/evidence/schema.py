@@ -179,7 +179,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         conditions = conditions_from(recorded) if isinstance(recorded, Mapping) else Conditions()
         rest = {key: value for key, value in plain.items() if key != "conditions"}
         manifest = msgspec.convert(rest, Manifest)
-    except (msgspec.ValidationError, UsageError) as error:
+    except (msgspec.ValidationError, UnicodeError, UsageError) as error:  # a key of half a pair
         raise BundleError(f"The manifest of {where!r} is not valid: {error}. {_NOTHING}") from error
     manifest.conditions = conditions
     for rel, entry in manifest.files.items():

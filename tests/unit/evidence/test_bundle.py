@@ -326,6 +326,14 @@ def test_bundles_are_found_newest_first_and_a_damaged_one_hides_no_other(tmp_pat
     assert find_bundles(tmp_path / "nowhere") == []
 
 
+def test_a_field_named_by_half_a_character_is_refused(tmp_path):
+    path = write(tmp_path)
+    manifest = path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"run_id"', '"\\ud800"'))
+    with pytest.raises(BundleError, match="is not valid"):
+        open_bundle(path)
+
+
 def test_a_file_that_is_no_json_is_named_with_its_bundle(tmp_path):
     from workbench.errors import StrictJsonError
     from workbench.evidence.schema import decode_manifest
