@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +35,14 @@ from workbench.numerics import jsonio
 PACK_KEY: Final = "workbench.pack"
 
 _SUFFIX: Final = ".bundle"
+_ENTRY: Final = 160
+"""Bytes of one file in the manifest beside its name, rounded up."""
+_STILL_TO_SAY: Final = 8 * 2**10
+"""Bytes kept free for what the manifest says at the end: what is complete, what was left out."""
+
+
+class NoRoomError(Exception):
+    """A file would grow the bundle beyond what it may take; nothing of it was written."""
 
 
 class BundleWriter:
@@ -49,13 +57,20 @@ class BundleWriter:
         path: The bundle's directory: temporary before ``publish``, final after it.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], name: str) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        name: str,
+        room: Callable[[int], bool] | None = None,
+    ) -> None:
         """Start a bundle.
 
         Args:
             directory: Where bundles are kept; made if missing.
             name: The directory name wanted, with or without ``.bundle``. When it is taken, ``-2``,
                 ``-3``, … is added: no bundle is ever overwritten.
+            room: Whether the bundle may have so many bytes in all, asked before each file is
+                written and before the bundle has its name; a no raises ``NoRoomError``.
 
         Raises:
             UsageError: A name outside the fixed alphabet.
@@ -74,6 +89,8 @@ class BundleWriter:
         self.path.mkdir()
         self._lock = hold(self.path)  # until it has its name: a folder nobody holds is a leftover
         self._published = False
+        self._room = room
+        self._manifest_size = 0
         self.manifest = Manifest(
             created_by=_created_by(),
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -90,6 +107,11 @@ class BundleWriter:
     def bytes_written(self) -> int:
         """Bytes of all files so far, without the manifest."""
         return sum(entry.size for entry in self.manifest.files.values())
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files so far, with the manifest as it was last written."""
+        return self.bytes_written + self._manifest_size
 
     def add_json(self, rel: str, obj: Any) -> None:
         """Add a strict JSON file."""
@@ -138,6 +160,23 @@ class BundleWriter:
         """Record that a file was left out, and why."""
         self.manifest.dropped[rel] = reason
 
+    def take_back(self, rels: Iterable[str]) -> None:
+        """Remove files of a part that did not fit in whole; the manifest forgets them first."""
+        gone = [rel for rel in rels if self.manifest.files.pop(rel, None) is not None]
+        if gone and self._published:
+            self._write_manifest()
+        for rel in gone:
+            (self.path / rel).unlink()
+        folders = {self.path / parent for rel in gone for parent in Path(rel).parents[:-1]}
+        for folder in sorted(folders, reverse=True):  # deepest first
+            if not any(folder.iterdir()):
+                folder.rmdir()
+
+    def fits(self) -> bool:
+        """Whether the manifest as it stands now fits beside the files."""
+        size = self.bytes_written + len(encode_manifest(self.manifest))
+        return self._room is None or self._room(size)
+
     def update(self, **fields: Any) -> None:
         """Set fields of the manifest; on disk with the next manifest written.
 
@@ -160,10 +199,15 @@ class BundleWriter:
 
         Returns:
             The final path.
+
+        Raises:
+            NoRoomError: The manifest does not fit beside the files.
         """
         self.update(**fields)
         if not self.manifest.fingerprint:
             self.manifest.fingerprint = fingerprint(self.manifest.kind, self.manifest.first_bad)
+        if not self._published and self._room is not None:
+            self._ask(len(encode_manifest(self.manifest)))
         self._write_manifest()
         if not self._published:
             sync_tree(self.path)
@@ -197,6 +241,7 @@ class BundleWriter:
 
     def _add(self, rel: str, buffers: list[Buffer]) -> None:
         self._check_new(rel)
+        self._ask(self._manifest_size + len(rel) + _ENTRY + sum(map(len, buffers)))
         target = self.path / rel
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.part")
@@ -210,6 +255,10 @@ class BundleWriter:
         if self._published:
             sync_directory(target.parent)
             self._write_manifest()
+
+    def _ask(self, more: int) -> None:
+        if self._room is not None and not self._room(self.bytes_written + more + _STILL_TO_SAY):
+            raise NoRoomError
 
     def _check_new(self, rel: str) -> None:
         try:
@@ -225,7 +274,7 @@ class BundleWriter:
 
     def _write_manifest(self) -> None:
         part = self.path / f".{MANIFEST}.part"
-        write_file(part, [encode_manifest(self.manifest)], sync=True)
+        self._manifest_size = write_file(part, [encode_manifest(self.manifest)], sync=True).size
         part.replace(self.path / MANIFEST)
         if self._published:
             sync_directory(self.path)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.evidence.schema import FirstBad
 from workbench.record.alerts import Alert, Seen, module_of
+from workbench.record.budget import Allowance
 from workbench.record.fingerprints import fingerprint_of
 from workbench.record.incident import Incident, Written
 from workbench.record.ledger import freeze_first_bad
@@ -202,21 +203,27 @@ def _write(
     alerts: Sequence[dict[str, Any]],
 ) -> Written | None:
     policy = recorder.policy
-    left = min(policy.max_bytes, policy.max_total_bytes - recorder.bytes_written)
-    if len(recorder.bundles) >= policy.max_bundles or left <= 0:
+    allowance = Allowance(recorder.budget, policy.max_bytes)
+    if len(recorder.bundles) >= policy.max_bundles or allowance.most <= 0:
         session.notes.append("no bundle: this run has reached max_bundles or max_total_bytes")
         return None
     incident = Incident(recorder, session, trip, runner, alerts)
-    planned = recorder.guard("bundle", lambda: incident.begin(left)) or incident.partly
+    begun = len(recorder.failures)
+    planned = recorder.guard("bundle", lambda: incident.begin(allowance)) or incident.partly
     if planned is None:
+        if len(recorder.failures) == begun:
+            session.notes.append("no bundle: not even what is light fits into the bytes "
+                                 "that max_bytes and max_total_bytes leave")  # fmt: skip
+        allowance.settle(0)
         return None
     written = planned
     recorder.bundles.append(planned.path)
-    recorder.bytes_written += planned.size
     if _goes_on(session, trip):
-        recorder.background.run(planned.path, lambda: _complete(recorder, incident, planned))
+        recorder.background.run(
+            planned.path, lambda: _complete(recorder, incident, planned, allowance)
+        )
     else:
-        written = _complete(recorder, incident, planned)
+        written = _complete(recorder, incident, planned, allowance)
     session.completeness = incident.completeness
     return written
 
@@ -227,10 +234,12 @@ def _goes_on(session: Session, trip: Trip) -> bool:
     return not session.raising and exception is None
 
 
-def _complete(recorder: Recorder, incident: Incident, planned: Written) -> Written:
-    """Write the rest of a bundle, and count what it really took."""
+def _complete(
+    recorder: Recorder, incident: Incident, planned: Written, allowance: Allowance
+) -> Written:
+    """Write the rest of a bundle, and give back what it did not need."""
     written = recorder.guard("bundle", incident.complete) or incident.partly or planned
-    recorder.bytes_written += written.size - planned.size
+    allowance.settle(incident.writer.total_bytes)
     return written
 
 

@@ -15,7 +15,8 @@ from workbench.evidence.machine import environment
 from workbench.evidence.pytree import missing_objects
 from workbench.evidence.schema import StepReference
 from workbench.evidence.wording import byte_size
-from workbench.evidence.writer import BundleWriter
+from workbench.evidence.writer import BundleWriter, NoRoomError
+from workbench.record.budget import Allowance
 from workbench.record.calm import write_calm
 from workbench.record.evidence import evidence_of, statistics_of
 from workbench.record.incident_ranks import (
@@ -96,40 +97,48 @@ class Incident:
     part: Part = field(default_factory=Part)
     needs: str | None = None
 
-    def begin(self, budget: int) -> Written:
+    def begin(self, allowance: Allowance) -> Written | None:
         """Write what is light and give the bundle its name; ``complete`` writes the rest.
 
         Nothing of what is left is read from the model or the optimizers any more: training may go
         on meanwhile.
 
         Args:
-            budget: Most bytes it may take; what is heaviest is left out first.
+            allowance: What it may take; what is heaviest is left out first.
 
         Returns:
-            The bundle, with the bytes it will have.
+            The bundle, with the bytes it will have; None, and nothing stays, where what is light
+            does not fit.
 
         Raises:
             OSError: The disk does not take it; nothing stays.
         """
         name = bundle_name(self.recorder.run_id, self.session.step_index, self.recorder.rank,
                            self.recorder.world)  # fmt: skip
-        self.writer = writer = BundleWriter(self.recorder.directory, name)
+        self.writer = writer = BundleWriter(self.recorder.directory, name, allowance.covers)
         self.part = part_of(self.recorder, self.session, self.trip)
-        with self._abort_on_failure():
-            snapshot = self.session.snapshot
-            self.state = None if snapshot is None else snapshot.freeze()
-            self._write_light(writer, self.state)
-            self.heavy = self._heavy(self.state)
-            sizes = self._sizes()
-            self.dropped = self._choose(sizes, budget - writer.bytes_written)
-            self.missing |= self.dropped
-            if sizes.get("batch", 0) <= _LIGHT_BATCH:  # it is what replays first
-                self._write_part(writer, "batch")
-            self._publish(writer)
-            self._name_ranks()
-            self.completeness = self._completeness(self.state)
-            left = sum(sizes[stem] for stem in self.heavy if stem not in self.dropped)
-            return Written(writer.path, writer.bytes_written + left)
+        try:
+            with self._abort_on_failure():
+                return self._begin(writer, allowance)
+        except NoRoomError:
+            return None
+
+    def _begin(self, writer: BundleWriter, allowance: Allowance) -> Written:
+        snapshot = self.session.snapshot
+        self.state = None if snapshot is None else snapshot.freeze()
+        self._write_light(writer, self.state)
+        self.heavy = self._heavy(self.state)
+        sizes = self._sizes()
+        self.dropped = self._choose(sizes, allowance.most - writer.bytes_written)
+        self.missing |= self.dropped
+        if sizes.get("batch", 0) <= _LIGHT_BATCH:  # it is what replays first
+            self._write_part(writer, "batch")
+        self._publish(writer)
+        self._name_ranks()
+        self.completeness = self._completeness(self.state)
+        left = sum(sizes[stem] for stem in self.heavy if stem not in self.dropped)
+        allowance.covers(writer.total_bytes + left)  # the next bundle must not take it meanwhile
+        return Written(writer.path, writer.bytes_written + left)
 
     def complete(self) -> Written:
         """Write what is heavy, and seal.
@@ -138,18 +147,16 @@ class Incident:
             OSError: The disk does not take it; what was published before stays, unsealed, and is
                 named by ``partly``.
         """
-        writer, steps = self.writer, self.heavy
+        writer = self.writer
         with self._abort_on_failure():
-            for stem in ("batch", "state/model", "gradients", "state/optimizer"):
+            for stem in reversed(_DROP_ORDER):
                 self._write_part(writer, stem)
-            if "trajectory" in steps and "trajectory" not in self.dropped:
-                write_trajectory(writer, steps["trajectory"])
-            if "calm" in steps and "calm" not in self.dropped:
-                write_calm(writer, steps["calm"][0])
             for stem, why in self.dropped.items():
                 writer.drop(f"{stem}.safetensors", why)
             self.completeness = self._completeness(self.state)
             writer.update(completeness=self.completeness, notes=list(self.session.notes))
+            if not writer.fits():
+                writer.update(notes=["notes: left out for the bytes that the bundle may take"])
             path = writer.seal()
         self.heavy = {}
         return Written(path, writer.bytes_written)
@@ -228,18 +235,31 @@ class Incident:
             if total <= budget:
                 break
             if stem in sizes:
-                dropped[stem] = (
-                    f"{byte_size(sizes[stem])} more would exceed the {byte_size(max(0, budget))} "
-                    "that max_bytes and max_total_bytes leave"
+                more = byte_size(sizes[stem])
+                dropped[stem] = _too_much(
+                    f"{more} more would exceed the {byte_size(max(0, budget))}"
                 )
         return dropped
 
     def _write_part(self, writer: BundleWriter, stem: str) -> None:
+        """Write a part in whole, or leave it out where it turns out not to fit."""
         if stem in self.dropped or stem not in self.heavy:
             return
-        tree = self.heavy.pop(stem)
+        tree, before = self.heavy.pop(stem), set(writer.manifest.files)
+        try:
+            self._write_tree(writer, stem, tree)
+        except NoRoomError:
+            writer.take_back(set(writer.manifest.files) - before)
+            why = _too_much("it turned out larger than estimated, and than the bytes")
+            self.dropped[stem] = self.missing[stem] = why
+
+    def _write_tree(self, writer: BundleWriter, stem: str, tree: Any) -> None:
         if stem == "gradients":
             writer.add_tensors("gradients.safetensors", tree)
+        elif stem == "trajectory":
+            write_trajectory(writer, tree)
+        elif stem == "calm":
+            write_calm(writer, tree[0])
         else:
             spec = writer.add_pytree(stem, tree)
             if lost := missing_objects(spec):
@@ -267,6 +287,7 @@ class Incident:
                 session.autocast,
             ),
             completeness=dict.fromkeys(goals, "missing parameters: they were not written yet"),
+            notes=list(session.notes),
             step_reference=StepReference(
                 reference=reference["reference"],
                 kind=reference["kind"],
@@ -343,6 +364,10 @@ class Incident:
         if state is not None and self.recorder.optimizers and not state.optimizers:
             return "missing optimizer state from before the update"
         return None
+
+
+def _too_much(what: str) -> str:
+    return f"{what} that max_bytes and max_total_bytes leave"
 
 
 def bundle_name(run_id: str, step: int, rank: int, world: int) -> str:

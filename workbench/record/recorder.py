@@ -20,6 +20,7 @@ from workbench.record.acting import act, failed
 from workbench.record.alerts import AlertMonitor
 from workbench.record.arguments import as_batches, as_list, new_run_id
 from workbench.record.background import BackgroundWriter
+from workbench.record.budget import Budget
 from workbench.record.calm import CalmStep
 from workbench.record.checkpoint_watch import CheckpointWatch
 from workbench.record.ending import finish_step
@@ -128,7 +129,7 @@ class Recorder:
         self.previous_scale: float | None = None
         self.first_bad: FirstBad | None = None
         self.bundles: list[Path] = []
-        self.bytes_written = 0
+        self.budget = Budget(self.policy.max_total_bytes)
         self.background = BackgroundWriter()
         self.at_risk = False
         self.order = OrderLint(self.optimizers, scaler, self.schedulers)
