@@ -144,6 +144,8 @@ def one_process(name: str, seconds: float, guided: bool) -> list[str]:
             os.dup2(said.fileno(), 1)
             try:
                 (run_guided if guided else run_random)(name, seconds)
+            except BaseException:  # noqa: BLE001 - a fault of the fuzzer itself must be seen
+                traceback.print_exc()
             finally:
                 sys.stdout.flush()
                 os._exit(1)

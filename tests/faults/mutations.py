@@ -11,6 +11,7 @@ import json
 import pickletools
 import struct
 import zipfile
+import zlib
 
 ODD = [
     None, True, False, 0, 1, -1, 2, 3.5, -0.0, 2**31, 2**53, 2**63, -(2**63), 2**64, 10**30, "",
@@ -148,7 +149,7 @@ def mutate_zip(data, rng, inner=mutate_bytes):
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as old:
             members = [(info.filename, old.read(info)) for info in old.infolist()]
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError):
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError):
         return mutate_bytes(data, rng)
     if members:
         at = rng.randint(0, len(members) - 1)

@@ -123,7 +123,7 @@ def torch_tensors(
             archive = zipfile.ZipFile(part)
             description, folder = _description(archive, path)
             storages = _storages(archive, part, folder, start)
-        except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
+        except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, ValueError) as error:
             raise CheckpointError(
                 f"The checkpoint file {str(path)!r} is not one that torch.save of version 1.6 or "
                 f"newer wrote, or is damaged ({error}), so its tensors cannot be found without "

@@ -157,6 +157,15 @@ def _cut(path):
     return path
 
 
+def _overlong(path):
+    """A zip whose directory says that its description goes on beyond the end of the file."""
+    data = bytearray(_zip(path, pickle.dumps({}, protocol=2)).read_bytes())
+    entry = data.index(b"PK\x01\x02")
+    data[entry + 20 : entry + 28] = (100_000).to_bytes(4, "little") * 2
+    path.write_bytes(data)
+    return path
+
+
 def _endless():
     value = []
     for _ in range(60):
@@ -168,6 +177,7 @@ def _endless():
     ("make", "words"),
     [
         (_cut, "is damaged"),
+        (_overlong, "is damaged"),
         (lambda path: _zip(path, b"\x80\x02}q\x00"), "exhausted before seeing STOP"),
         (lambda path: _zip(path, b"\x80\x02c"), "cannot be read"),
         (lambda path: _zip(path, _endless()), "parts"),
