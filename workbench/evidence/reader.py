@@ -46,7 +46,7 @@ class FileCheck:
 
     Attributes:
         rel: Its name.
-        status: ``"ok"``, ``"missing"``, ``"size"`` or ``"digest"``.
+        status: ``"ok"``, ``"missing"``, ``"size"``, ``"unreadable"`` or ``"digest"``.
         size: Bytes listed.
         found: Bytes found, or None.
     """
@@ -252,7 +252,7 @@ class Bundle:
         """Check every listed file for presence, size and digest, in the manifest's order.
 
         Args:
-            digests: Read every file; False looks at presence and size only.
+            digests: Read every file; False looks at presence and size, and opens it.
         """
         return [self._verify(rel, digests) for rel in self.manifest.files]
 
@@ -277,6 +277,11 @@ class Bundle:
             return FileCheck(rel, "missing", entry.size, None)
         if found != entry.size:
             return FileCheck(rel, "size", entry.size, found)
+        try:
+            with self._open(rel) as file:
+                file.read(1)
+        except (BundleError, OSError):
+            return FileCheck(rel, "unreadable", entry.size, found)
         if not digests:
             return FileCheck(rel, "ok", entry.size, found)
         try:

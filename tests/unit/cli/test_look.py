@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 
+from workbench.errors import BundleError
 from workbench.evidence import Bundle
+from workbench.evidence.store import DirectoryStore
 
 
 def damage(bundle):
@@ -47,6 +49,44 @@ def test_inspect_runs_nothing_and_says_what_was_recorded(cli, here):
     data = cli("inspect", bundle, "--json").json
     assert data["manifest"]["first_bad"]["stage"] == "loss"
     assert data["digest"] == Bundle(folder / bundle).digest
+
+
+def test_inspect_says_which_files_are_not_what_was_recorded(cli, here):
+    folder, bundle = here
+    (folder / bundle / "batch.safetensors").unlink()
+    with (folder / bundle / "environment.json").open("a") as file:
+        file.write(" ")
+    done = cli("inspect", bundle)
+    assert done.code == 3
+    assert "The loss became" in done.out.splitlines()[0], "what is there is still shown"
+    said = " ".join(done.err.split())
+    assert "2 of " in said
+    assert "'batch.safetensors' is missing" in said
+    listed = Bundle(folder / bundle).manifest.files["environment.json"].size
+    assert f"'environment.json' has {listed + 1} bytes where {listed} are listed" in said
+    done = cli("inspect", bundle, "--json")
+    assert done.code == 3
+    states = {one["path"]: one["status"] for one in done.json["damaged"]}
+    assert states == {"batch.safetensors": "missing", "environment.json": "size"}
+    (folder / bundle / "evidence.json").unlink()  # what the summary itself rests on
+    done = cli("inspect", bundle)
+    assert done.code == 3
+    assert "'evidence.json' is missing" in " ".join(done.err.split())
+
+
+def test_inspect_says_that_a_file_cannot_be_read(cli, here, monkeypatch):
+    folder, bundle = here
+    opened = DirectoryStore.open
+
+    def refused(store, rel, size):  # root may read every file, so modes cannot stand for this
+        if rel == "batch.safetensors":
+            raise BundleError("no permission")
+        return opened(store, rel, size)
+
+    monkeypatch.setattr(DirectoryStore, "open", refused)
+    done = cli("inspect", bundle)
+    assert done.code == 3
+    assert "'batch.safetensors' cannot be read" in " ".join(done.err.split())
 
 
 def test_verify_finds_a_changed_byte(cli, here):

@@ -22,15 +22,51 @@ _MOST_RANKS = 64
 @bundle_argument
 @json_option
 def command(bundle: Path, as_json: bool) -> None:
-    """Show what BUNDLE recorded and what it can replay; runs no code."""
+    """Show what BUNDLE recorded and what it can replay; runs no code.
+
+    Exits 3 when a listed file is missing, has another size or cannot be read; `verify` reads every
+    byte.
+    """
+    from workbench.errors import BundleError
     from workbench.evidence import open_bundle
 
     opened = open_bundle(bundle)
-    if as_json:
-        emit(_facts(opened))
-        return
-    for line in _lines(opened):
-        say(line)
+    damage = _damage(opened)
+    try:
+        if as_json:
+            emit(_facts(opened) | {"damaged": damage})
+        else:
+            for line in _lines(opened):
+                say(line)
+    except BundleError:
+        if not damage:
+            raise
+    if damage:
+        raise BundleError(
+            f"{len(damage)} of {len(opened.manifest.files)} files of {str(bundle)!r} are not what "
+            f"was recorded: {_damage_words(damage)}. What rests on them is neither shown nor "
+            "replayed. Get a fresh copy of the bundle."
+        )
+
+
+def _damage(bundle: Bundle) -> list[dict[str, Any]]:
+    """Listed files that are missing, have another size or cannot be read; no digest is computed."""
+    return [
+        {"path": check.rel, "status": check.status, "bytes": check.size, "found": check.found}
+        for check in bundle.verify(digests=False)
+        if check.status != "ok"
+    ]
+
+
+def _damage_words(damage: list[dict[str, Any]]) -> str:
+    said = {"missing": "is missing", "unreadable": "cannot be read"}
+    words = [
+        f"{one['path']!r} "
+        + said.get(one["status"], f"has {one['found']} bytes where {one['bytes']} are listed")
+        for one in damage[:5]
+    ]
+    left = len(damage) - len(words)
+    return ", ".join(words) + (f", and {left} more" if left else "")
 
 
 def _facts(bundle: Bundle) -> dict[str, Any]:
