@@ -75,7 +75,7 @@ def test_inspect_says_which_files_are_not_what_was_recorded(cli, here):
 
 
 def test_inspect_says_that_a_file_cannot_be_read(cli, here, monkeypatch):
-    folder, bundle = here
+    _, bundle = here
     opened = DirectoryStore.open
 
     def refused(store, rel, size):  # root may read every file, so modes cannot stand for this
