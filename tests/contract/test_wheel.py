@@ -54,7 +54,7 @@ def expose(names, folder):
 
 
 @pytest.fixture(scope="module")
-def wheel(repository, tmp_path_factory):
+def built(repository, tmp_path_factory):
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run(
         [
@@ -63,6 +63,7 @@ def wheel(repository, tmp_path_factory):
             "build",
             "--no-isolation",
             "--wheel",
+            "--sdist",
             "--outdir",
             folder,
             repository,
@@ -70,7 +71,12 @@ def wheel(repository, tmp_path_factory):
         check=True,
         capture_output=True,
     )
-    (found,) = folder.glob("*.whl")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    (found,) = built.glob("*.whl")
     return found
 
 
@@ -102,6 +108,15 @@ def test_the_wheel_carries_templates_and_notebooks(wheel):
         assert wanted in names
     assert not [name for name in names if name.startswith(("tests/", "scripts/", "benchmarks/"))]
     assert "workbench/py.typed" in names
+
+
+def test_an_index_would_take_wheel_and_source_as_they_are(built):
+    files = sorted(built.glob("nonfinite_workbench-*"))
+    assert [file.suffix for file in files] == [".whl", ".gz"]
+    checked = [sys.executable, "-m", "twine", "check", "--strict", *files]
+    done = subprocess.run(checked, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == 2
 
 
 @pytest.mark.parametrize("package", LAB)
