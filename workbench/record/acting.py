@@ -10,6 +10,7 @@ from workbench.record.policy import Action
 from workbench.record.trip import Finding, Trip, decide, make_trip
 from workbench.step.runner import StepRunner
 from workbench.step.stages import Unit
+from workbench.step.values import note
 
 if TYPE_CHECKING:
     from workbench.record.recorder import Recorder
@@ -78,9 +79,9 @@ def _fail(
     freeze(recorder, session, runner, finding)
     result = recorder.finish(session, runner)
     if result.incident is not None:
-        error.add_note(f"workbench: the evidence of this step is in {result.incident}")
+        note(error, f"workbench: the evidence of this step is in {result.incident}")
     for failure in recorder.failed_in(session):
-        error.add_note(f"workbench: while recording, {failure}")
+        note(error, f"workbench: while recording, {failure}")
 
 
 def _nonfinite_error(recorder: Recorder, session: Session, runner: StepRunner) -> NonFiniteError:

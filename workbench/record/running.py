@@ -176,7 +176,7 @@ class RecordingRunner(StepRunner):
             self._session.seen_in_full = True
             if self._session.takes_quick_scan and self._all_finite_at_once():
                 return True
-            self._look_at_second_moments()
+            self._recorder.guard("second moments", self._look_at_second_moments)
             self._masks_before = self._masks_now()
             return False
         buffers = gates.buffers_of(self.model)

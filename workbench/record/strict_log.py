@@ -25,7 +25,7 @@ from torch import Tensor
 from workbench.numerics import jsonio
 from workbench.numerics.counts import count
 from workbench.numerics.stats import tensor_stats
-from workbench.step.values import text_of
+from workbench.step.values import note, text_of
 
 _TEXT = 500
 _DEPTH = 8
@@ -121,7 +121,7 @@ class StrictJsonLogger:
         self.failures.append(sentence)
         logger.warning("%s", sentence)
         if error is not None:
-            error.add_note(f"workbench: {sentence}")
+            note(error, f"workbench: {sentence}")
 
 
 class StrictJsonHandler(logging.Handler):

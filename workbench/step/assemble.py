@@ -82,13 +82,13 @@ def _assembled(state: StepState, bundle: Bundle) -> Completed:
     world = bundle.manifest.world
     wholes: dict[tuple[int, str], Whole] = {}
     there = siblings(bundle)
-    _add(wholes, state, world)
+    _add(wholes, state)
     for rank, other in there.items():
         if _all_complete(wholes):
             break
         if rank != bundle.manifest.rank:
             try:
-                _add(wholes, read_state(other), world)
+                _add(wholes, read_state(other))
             except CannotRunError:
                 continue
     model = state.model
@@ -127,12 +127,12 @@ def _parts(state: StepState) -> Iterator[tuple[tuple[int, str], Shard, Tensor]]:
                 yield (index, full), shard, value
 
 
-def _add(wholes: dict[tuple[int, str], Whole], state: StepState, world: int) -> None:
+def _add(wholes: dict[tuple[int, str], Whole], state: StepState) -> None:
     for key, shard, local in _parts(state):
         if key in wholes:
             wholes[key].add(shard, local)
         else:
-            wholes[key] = Whole(shard, local, world)
+            wholes[key] = Whole(shard, local)
 
 
 def _all_complete(wholes: Mapping[tuple[int, str], Whole]) -> bool:

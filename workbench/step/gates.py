@@ -204,12 +204,16 @@ def negative_second_moments(
         if name.rsplit("/", 1)[-1] in _SECOND_MOMENTS
         and tensor.numel()
         and type(tensor) is torch.Tensor
+        and tensor.dtype in _ORDERED
         and bool((tensor < 0).any())
     ]
 
 
 _SECOND_MOMENTS = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "acc_delta", "sum"})
 """Where torch's optimizers keep running means or sums of squared gradients."""
+
+_ORDERED = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+"""Dtypes in which a number can be compared with 0: neither complex ones nor 8 bit ones."""
 
 _NARROW = frozenset({torch.float16, torch.bfloat16})
 

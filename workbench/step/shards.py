@@ -18,6 +18,7 @@ from torch import Tensor
 Run = tuple[int, int]
 """Begin and end of consecutive indices."""
 _MOST_RUNS = 1 << 16
+_MOST_ELEMENTS = 1 << 48
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,13 @@ class Shard:
         """Read what ``as_tree`` wrote.
 
         Raises:
-            ValueError: Runs that overlap or lie outside of the tensor.
+            ValueError: Sizes that are no natural numbers, or runs that overlap or lie outside of
+                the tensor.
         """
-        shape = tuple(int(size) for size in tree["shape"])
-        runs = tuple(tuple((int(a), int(b)) for a, b in runs) for runs in tree["runs"])
+        shape = tuple(_natural(size) for size in tree["shape"])
+        runs = tuple(
+            tuple((_natural(begin), _natural(end)) for begin, end in runs) for runs in tree["runs"]
+        )
         if len(runs) != len(shape) or math.prod(len(r) for r in runs) > _MOST_RUNS:
             raise ValueError("a shard has other dimensions than its tensor")
         for size, of_dimension in zip(shape, runs, strict=True):
@@ -72,8 +76,16 @@ class Shard:
                 if not last <= begin <= end <= size:
                     raise ValueError("a shard lies outside of its tensor")
                 last = end
-        mesh = {str(n): (int(at), int(size)) for n, (at, size) in tree.get("mesh", {}).items()}
+        mesh = {
+            str(n): (_natural(at), _natural(size)) for n, (at, size) in tree.get("mesh", {}).items()
+        }
         return cls(shape, runs, tuple(str(p) for p in tree.get("placements", ())), mesh)
+
+
+def _natural(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST_ELEMENTS:
+        raise ValueError("a size of a shard is not a natural number")
+    return value
 
 
 def shard_of(t: Any) -> Shard | None:
@@ -129,43 +141,64 @@ def _runs(indices: Sequence[int]) -> tuple[Run, ...]:
 class Whole:
     """A tensor that is put together from the parts of several ranks.
 
+    Nothing as large as the whole is allocated before parts of that many elements are there.
+
     Args:
         shard: Where the first part belongs.
         local: The first part.
-        ranks: How many ranks there may be; a whole larger than so many parts is refused.
     """
 
-    def __init__(self, shard: Shard, local: Tensor, ranks: int) -> None:
+    def __init__(self, shard: Shard, local: Tensor) -> None:
         self.shape = shard.shape
-        self._blocks: set[tuple[Run, ...]] = set()
-        self._filled = 0
-        parts = [math.prod(shard.local_shape), local.numel()]
-        if math.prod(shard.shape) > (max(parts) + 1) * max(1, ranks) * 2 + (1 << 20):
-            raise ValueError("the whole tensor would be larger than all its parts")
-        self.tensor = torch.empty(shard.shape, dtype=local.dtype, device=local.device)
+        self._dtype = local.dtype
+        self._parts: dict[tuple[tuple[Run, ...], ...], Tensor] = {}
+        self._tensor: Tensor | None = None
         self.add(shard, local)
 
     def add(self, shard: Shard, local: Tensor) -> None:
-        """Put one part in its place; a part that is there already is left out.
+        """Take one part; a part that is there already (replicated) is left out.
 
         Raises:
             ValueError: The part is of another tensor.
         """
         fits = shard.shape == self.shape and tuple(local.shape) == shard.local_shape
-        if not fits or local.dtype != self.tensor.dtype:
+        if not fits or local.dtype != self._dtype:
             raise ValueError("the parts of a tensor do not fit each other")
-        for target, source in _blocks(shard.runs):
-            if target in self._blocks:  # replicated
-                continue
-            self._blocks.add(target)
-            self._filled += math.prod(end - begin for begin, end in target)
-            into = tuple(slice(begin, end) for begin, end in target)
-            self.tensor[into] = local[tuple(slice(begin, end) for begin, end in source)]
+        if shard.runs not in self._parts:
+            self._parts[shard.runs] = local
+            self._tensor = None
 
     @property
     def complete(self) -> bool:
         """Whether no element is missing."""
-        return self._filled >= math.prod(self.shape)
+        return sum(part.numel() for part in self._parts.values()) >= math.prod(self.shape)
+
+    @property
+    def tensor(self) -> Tensor:
+        """The whole tensor.
+
+        Raises:
+            ValueError: Elements are missing, or two parts claim the same one.
+        """
+        if self._tensor is None:
+            self._tensor = self._assembled()
+        return self._tensor
+
+    def _assembled(self) -> Tensor:
+        if not self.complete:
+            raise ValueError("a part of the tensor is missing")
+        whole = torch.empty(self.shape, dtype=self._dtype)
+        placed = torch.zeros(self.shape, dtype=torch.bool)
+        for runs, part in self._parts.items():
+            for target, source in _blocks(runs):
+                into = tuple(slice(begin, end) for begin, end in target)
+                if bool(placed[into].any()):
+                    raise ValueError("two parts of a tensor overlap")
+                placed[into] = True
+                whole[into] = part[tuple(slice(begin, end) for begin, end in source)]
+        if not bool(placed.all()):
+            raise ValueError("a part of the tensor is missing")
+        return whole
 
 
 def _blocks(

@@ -172,12 +172,12 @@ def read_state(bundle: Bundle, prefix: str = "", resolve: Resolve | None = None)
         CannotRunError: There is no random state.
     """
     read = _Reader(bundle, prefix)
-    step = read("state/step", dict) or {}
+    step = read("state/step", lambda t: {**t, "step_index": int(t.get("step_index", 0))}) or {}
     rng, units = read("state/rng", _read_rng) or _no_rng(bundle)
     scheduled = read("state/schedulers", lambda tree: [_read_object(s) for s in tree["schedulers"]])
     optimizers = read("state/optimizer", lambda t: [_read_optimizer(o) for o in t["optimizers"]])
     return StepState(
-        step_index=int(step.get("step_index", 0)),
+        step_index=step.get("step_index", 0),
         micro_batches=read("batch", lambda t: list(t["micro_batches"]), resolve) or [],
         model=read("state/model", _read_model),
         optimizers=optimizers or [],
@@ -214,7 +214,14 @@ class _Reader:
             return None
         try:
             return convert(self._bundle.pytree(full, resolve))
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            IndexError,
+            OverflowError,
+        ) as error:
             raise BundleError(
                 f"The file '{full}.json' of the bundle {str(self._bundle.path)!r} has a form that "
                 f"is not understood ({type(error).__name__}: {error}), so the step cannot be "

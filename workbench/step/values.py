@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from torch import Tensor
+
+logger = logging.getLogger("workbench")
 
 
 def scalar(value: Any) -> float | None:
@@ -34,3 +37,11 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except Exception as second:  # noqa: BLE001 - the tool may not replace the user's exception
         return f"(its text cannot be had: {type(second).__name__})"
+
+
+def note(error: BaseException, text: str) -> None:
+    """Add a note to an exception of the user's, unless it refuses one."""
+    try:
+        error.add_note(text)
+    except Exception:  # noqa: BLE001 - it must come out as it was, and may be of any make
+        logger.warning("%s", text)

@@ -8,7 +8,7 @@ import odd_steps as steps
 import pytest
 import torch
 
-from workbench import Policy, Recorder, Replay, open_bundle
+from workbench import Policy, Recorder, Replay, TrainingStep, open_bundle
 from workbench.checkpoints.ledgers import clean_steps_of
 from workbench.evidence.records import Missing
 from workbench.record.ledger import Ledger
@@ -69,6 +69,58 @@ def test_an_exception_without_a_text_is_raised_unchanged(tmp_path):
     assert any("evidence of this step" in note for note in caught.value.__notes__)
     (bundle,) = tmp_path.glob("*.bundle")
     assert "SilentError" in open_bundle(bundle).first_bad.message
+
+
+def test_an_exception_that_takes_no_notes_is_raised_unchanged(tmp_path):
+    class OddError(Exception):
+        __notes__ = ("kept as a tuple",)
+
+    class RaisesIt(steps.Plain):
+        def forward(self, model, batch):
+            raise OddError("the user's own")
+
+    with pytest.raises(OddError, match="the user's own"):
+        record(RaisesIt, tmp_path)
+    assert len([*tmp_path.glob("*.bundle")]) == 1
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.RMSprop])
+def test_a_complex_parameter_does_not_switch_the_gate_after_the_update_off(tmp_path, optimizer):
+    class Wave(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(3, 3, dtype=torch.complex64))
+
+        def forward(self, x):
+            return x.to(torch.complex64)[:, 1:] @ self.weight[1:]
+
+    class Spoils(optimizer):
+        def step(self, closure=None):
+            super().step(closure)
+            with torch.no_grad():
+                self.param_groups[0]["params"][0][0, 0] = complex(0.0, float("nan"))
+
+    class WaveStep(TrainingStep):
+        def build_model(self):
+            return Wave()
+
+        def build_optimizer(self, model):
+            return Spoils(model.parameters(), 0.1)
+
+        def forward(self, model, batch):
+            return model(batch)
+
+        def loss(self, outputs, batch):
+            return outputs.abs().pow(2).mean()
+
+    step = WaveStep()
+    model = step.build_model()
+    policy = Policy(on_nonfinite="continue")
+    recorder = Recorder(step, model, step.build_optimizer(model), directory=tmp_path, policy=policy)
+    recorder.train_step(torch.ones(2, 3))
+    assert recorder.failures == []
+    assert recorder.first_bad.stage == "after_update"
+    assert recorder.first_bad.tensor == "parameter:weight"
 
 
 def test_a_snapshot_of_a_named_tuple_keeps_its_class():
