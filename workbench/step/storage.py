@@ -172,12 +172,12 @@ def read_state(bundle: Bundle, prefix: str = "", resolve: Resolve | None = None)
         CannotRunError: There is no random state.
     """
     read = _Reader(bundle, prefix)
-    step = read("state/step", lambda t: {**t, "step_index": int(t.get("step_index", 0))}) or {}
+    step = read("state/step", _read_step) or _read_step({})
     rng, units = read("state/rng", _read_rng) or _no_rng(bundle)
     scheduled = read("state/schedulers", lambda tree: [_read_object(s) for s in tree["schedulers"]])
     optimizers = read("state/optimizer", lambda t: [_read_optimizer(o) for o in t["optimizers"]])
     return StepState(
-        step_index=step.get("step_index", 0),
+        step_index=step["step_index"],
         micro_batches=read("batch", lambda t: list(t["micro_batches"]), resolve) or [],
         model=read("state/model", _read_model),
         optimizers=optimizers or [],
@@ -185,10 +185,19 @@ def read_state(bundle: Bundle, prefix: str = "", resolve: Resolve | None = None)
         schedulers=scheduled or [],
         rng=rng,
         unit_rng=units,
-        hyperparameters=list(step.get("hyperparameters", [])),
-        step_attributes=dict(step.get("attributes", {})),
-        low_level=bool(step.get("low_level", False)),
+        hyperparameters=step["hyperparameters"],
+        step_attributes=step["attributes"],
+        low_level=step["low_level"],
     )
+
+
+def _read_step(tree: Any) -> dict[str, Any]:
+    return {
+        "step_index": int(tree.get("step_index", 0)),
+        "hyperparameters": list(tree.get("hyperparameters", [])),
+        "attributes": dict(tree.get("attributes", {})),
+        "low_level": bool(tree.get("low_level", False)),
+    }
 
 
 def _no_rng(bundle: Bundle) -> Any:
