@@ -60,6 +60,10 @@ T = TypeVar("T")
 class Recorder:
     """Records training steps and seals a bundle of the one that meets NaN or Inf.
 
+    The state before a step is held by copy-on-write: a parameter that is written while it is held
+    gets other memory. Code that keeps a raw ``data_ptr()`` over a step (an extension, a captured
+    CUDA graph) has to read it anew in each.
+
     Args:
         step: The training step; None only for the low-level form, whose bundles then need one to
             be replayed.
