@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.checkpoints.layout import QUARANTINED, Checkpoint, checkpoint_at, find_checkpoints
-from workbench.checkpoints.states import CLEAN_STEPS, Entry, States, changing, read_states
+from workbench.checkpoints.states import (
+    CLEAN_STEPS,
+    PATIENCE_S,
+    Entry,
+    States,
+    changing,
+    read_states,
+)
 from workbench.errors import CannotRunError, UsageError
 
 if TYPE_CHECKING:
@@ -56,6 +63,7 @@ class Registry:
             )
         self.directory = Path(directory)
         self.clean_steps = clean_steps
+        self.patience = PATIENCE_S  # for another process that changes the states
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -110,7 +118,7 @@ class Registry:
         checkpoint = checkpoint_at(Path(path))
         if checkpoint is None:
             return
-        with changing(self.directory) as states:
+        with changing(self.directory, self.patience) as states:
             entry = states.entries.setdefault(checkpoint.name, Entry())
             entry.step = checkpoint.step if step is None else step
             entry.scan, entry.fingerprint = None, []
@@ -139,7 +147,7 @@ class Registry:
         for checkpoint in chosen:
             fingerprint = checkpoint.fingerprint()
             result = scan(checkpoint, progress)
-            with changing(self.directory) as states:
+            with changing(self.directory, self.patience) as states:
                 entry = states.entries.setdefault(checkpoint.name, Entry(step=checkpoint.step))
                 entry.scan, entry.fingerprint = result.as_dict(), fingerprint
                 if not result.finite:
@@ -156,7 +164,7 @@ class Registry:
         Args:
             through: The step.
         """
-        with changing(self.directory) as states:
+        with changing(self.directory, self.patience) as states:
             states.clean_through = max(through, states.clean_through or 0)
             for entry in states.entries.values():
                 self._promote(states, entry, TOOL)
@@ -173,7 +181,7 @@ class Registry:
             Names of the checkpoints that changed state.
         """
         changed = []
-        with changing(self.directory) as states:
+        with changing(self.directory, self.patience) as states:
             states.clean_from = max(states.clean_from, step + 1)
             for checkpoint in find_checkpoints(self.directory):
                 entry = states.entries.setdefault(checkpoint.name, Entry(step=checkpoint.step))
@@ -192,7 +200,7 @@ class Registry:
             UsageError: No such checkpoint.
         """
         checkpoint = self._one(name)
-        with changing(self.directory) as states:
+        with changing(self.directory, self.patience) as states:
             entry = states.entries.setdefault(checkpoint.name, Entry(step=checkpoint.step))
             entry.move("quarantined", who, why)
             if not move:
@@ -215,7 +223,7 @@ class Registry:
                 f"Releasing {name!r} needs a name (--by) and a reason (--why), since a person "
                 "answers for it. Give both."
             )
-        with changing(self.directory) as states:
+        with changing(self.directory, self.patience) as states:
             known = _known(checkpoint, states)
             scan = known.entry.scan
             if scan is None or known.changed:
@@ -239,7 +247,7 @@ class Registry:
             why: An anomaly that cannot be reproduced, or that persists in float32 or bfloat16.
         """
         changed = []
-        with changing(self.directory) as states:
+        with changing(self.directory, self.patience) as states:
             for checkpoint in find_checkpoints(self.directory):
                 entry = states.entries.setdefault(checkpoint.name, Entry(step=checkpoint.step))
                 suspect = entry.state == "suspect" and (entry.step is None or entry.step >= step)
@@ -258,7 +266,7 @@ class Registry:
         Raises:
             OSError: The directory cannot be written.
         """
-        with changing(self.directory) as states:
+        with changing(self.directory, self.patience) as states:
             entry = states.entries.setdefault(name, Entry())
             entry.resumed = [*entry.resumed, {"time": time.time(), "who": who}][-_MOST_RESUMES:]
 
@@ -280,7 +288,7 @@ class Registry:
             for file in [path] if path.is_dir() else one.checkpoint.files():
                 shutil.rmtree(file) if file.is_dir() else file.unlink()
             deleted.append(path)
-        with changing(self.directory) as states:
+        with changing(self.directory, self.patience) as states:
             for path in deleted:
                 states.entries.pop(path.name, None)
         return deleted

@@ -28,6 +28,9 @@ CLEAN_STEPS: Final = 10
 """Clean training steps after a checkpoint before it may be committed."""
 _LOCK: Final = ".workbench-checkpoints.lock"
 _HISTORY: Final = 50
+PATIENCE_S: Final = 10.0
+"""Longest wait for another process that changes the states; each needs milliseconds."""
+_PAUSE_S: Final = 0.02
 
 
 @dataclass
@@ -123,23 +126,45 @@ def _damaged(path: Path, what: str) -> str:
 
 
 @contextmanager
-def changing(directory: Path) -> Iterator[States]:
+def changing(directory: Path, patience: float = PATIENCE_S) -> Iterator[States]:
     """Read the states, let the block change them, and replace the file in one move.
 
     Only one process at a time is inside. The file is replaced only when the block ends well.
 
+    Args:
+        directory: Where the checkpoints lie.
+        patience: Seconds to wait at most for another process that is inside.
+
     Raises:
-        CheckpointError: The file is damaged.
+        CheckpointError: The file is damaged, or another process holds its lock for too long: a
+            stopped one must not stop training, which comes here too.
         OSError: The directory cannot be written.
     """
     with (directory / _LOCK).open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        _take(lock.fileno(), directory / _LOCK, patience)
         states = read_states(directory)
         before = _encode(states)
         yield states
         after = _encode(states)
         if after != before or not (directory / STATES_FILE).exists():
             _replace(directory / STATES_FILE, after)
+
+
+def _take(descriptor: int, path: Path, patience: float) -> None:
+    end = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= end:
+                raise CheckpointError(
+                    f"Another process has held the lock {str(path)!r} for {patience:g} seconds, "
+                    "so the states of the checkpoints were not changed. Find it with 'fuser' or "
+                    "'lsof', end it if it is stuck, and try again."
+                ) from error
+            time.sleep(_PAUSE_S)
+        else:
+            return
 
 
 def _encode(states: States) -> str:

@@ -6,6 +6,7 @@ and never reaches training.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,9 @@ from workbench.checkpoints.states import CLEAN_STEPS
 
 _EVERY: Final = 50
 """Steps after which the registry is told of clean steps when no checkpoint waits for them."""
+
+_PATIENCE_S: Final = 1.0
+"""Longest wait for another process that changes the states: a training step may wait for it."""
 
 _NEAR: Final = 8
 """Checkpoints told of with an incident."""
@@ -34,9 +38,11 @@ class CheckpointWatch:
 
     def __init__(self, directory: str | Path, clean_steps: int = CLEAN_STEPS) -> None:
         self.registry = Registry(directory, clean_steps)
+        self.registry.patience = _PATIENCE_S
         self.proven_clean = -1
         self._told = -1
         self._waiting: int | None = None
+        self._owed: deque[tuple[int, int, str]] = deque()  # incidents not told of yet
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="workbench-checkpoints")
         self._running: list[Future[object]] = []
 
@@ -62,15 +68,30 @@ class CheckpointWatch:
             due, self._waiting = True, None
         if due and self.registry.directory.is_dir():
             self._told = step
-            self._start(lambda: self.registry.clean(step))
+            self._start(lambda: self._clean(step))
 
     def incident(self, step: int, why: str) -> None:
-        """A step tripped: what is newer than the last proven step becomes suspect, at once."""
+        """A step tripped: what is newer than the last proven step becomes suspect, at once.
+
+        Where the states cannot be changed now, they are told of it before any later clean step.
+        """
         if not self.registry.directory.is_dir():
             return
-        self.wait()
+        self._owed.append((step, self.proven_clean, why))
         self._waiting = step
-        self.registry.incident(step, self.proven_clean, why)
+        try:
+            self.wait()
+        finally:  # an earlier scan that failed does not make the incident undone
+            self._tell_owed()
+
+    def _clean(self, step: int) -> None:
+        self._tell_owed()
+        self.registry.clean(step)
+
+    def _tell_owed(self) -> None:
+        while self._owed:
+            self.registry.incident(*self._owed[0])
+            self._owed.popleft()
 
     def seen(self) -> dict[str, Any]:
         """The newest committed checkpoint, and the last ones with their states.
@@ -95,8 +116,9 @@ class CheckpointWatch:
             OSError: The directory cannot be written.
         """
         running, self._running = self._running, []
-        for one in running:
-            one.result()
+        failed = [error for one in running if (error := one.exception()) is not None]
+        if failed:
+            raise failed[0]
 
     def _start(self, work: Callable[[], object]) -> None:
         done = [one for one in self._running if one.done()]

@@ -25,6 +25,8 @@ FIELDS = (
 )  # fmt: skip
 """Every field of an L1 record; null where unknown."""
 
+_TOLD_AT = 2
+
 
 class Ledger:
     """Appends records to ``<directory>/<run_id>.ledger.jsonl`` and keeps the last ones.
@@ -39,7 +41,9 @@ class Ledger:
         window: How many records are kept in memory.
         suffix: Told apart from the ledgers of other ranks.
         max_bytes: Most bytes of the file and of the one before it, ``<run_id>.ledger.1.jsonl``:
-            at half of them the file becomes the one before. 0 never begins a new file.
+            at half of them the file becomes the one before. 0 never begins a new file. While
+            another process holds the file, or it cannot be renamed, it goes on growing instead:
+            training waits for nobody, and no record is lost.
     """
 
     def __init__(
@@ -49,16 +53,18 @@ class Ledger:
         self.recent: deque[dict[str, Any]] = deque(maxlen=max(1, window))
         self.max_bytes = max_bytes
         self._file: io.FileIO | None = None
+        self._stayed = 0  # how many records ago the file should have begun anew
 
     def append(self, record: dict[str, Any]) -> None:
         """Write one record.
 
         Raises:
-            OSError: The file cannot be written.
+            OSError: The file cannot be written. Or, once, after the record was written: the file
+                could not begin anew and grows beyond its bound.
         """
         self.recent.append(record)
         line = (jsonio.dumps(record) + "\n").encode()
-        file = self._ready(len(line))
+        file, why_it_stays = self._ready(len(line))
         try:
             written = file.write(line)
             if written != len(line):
@@ -66,6 +72,13 @@ class Ledger:
         except OSError:
             self.close()  # half a line ends here: the next one begins on a line of its own
             raise
+        # The second time in a row: another run of this name holds the file for a moment only
+        if why_it_stays is not None and self._stayed == _TOLD_AT:
+            raise OSError(
+                f"{str(self.path)!r} cannot begin anew ({why_it_stays}), so it grows beyond the "
+                f"{self.max_bytes:,} bytes of ledger_bytes; records are written, and it begins "
+                "anew once that is possible"
+            )
 
     def sync(self) -> None:
         """Have all records so far on the disk itself.
@@ -83,17 +96,23 @@ class Ledger:
             with suppress(OSError):
                 file.close()
 
-    def _ready(self, more: int) -> io.FileIO:
+    def _ready(self, more: int) -> tuple[io.FileIO, str | None]:
+        """The file to write to, and why it could not begin anew although it should have."""
         if self._file is not None and self._is_gone(self._file):
             self.close()
         if self._file is None:
             self._file = self._open()
         size = os.fstat(self._file.fileno()).st_size  # another run may have written to it
-        if self.max_bytes and size and size + more > self.max_bytes // 2:
-            self._begin_anew(self._file)
-            self.close()
-            self._file = self._open()
-        return self._file
+        if not (self.max_bytes and size and size + more > self.max_bytes // 2):
+            return self._file, None
+        why_it_stays = self._begin_anew(self._file)
+        if why_it_stays is not None:
+            self._stayed += 1
+            return self._file, why_it_stays
+        self._stayed = 0
+        self.close()
+        self._file = self._open()
+        return self._file, None
 
     def _open(self) -> io.FileIO:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,12 +121,28 @@ class Ledger:
             file.write(b"\n")
         return file
 
-    def _begin_anew(self, file: io.FileIO) -> None:
-        """Make the file the one before; under a lock, since another run may have done so."""
-        os.fsync(file.fileno())
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-        if not self._is_gone(file):
-            self.path.replace(part_before(self.path))
+    def _begin_anew(self, file: io.FileIO) -> str | None:
+        """Make the file the one before; under a lock, since another run may have done so.
+
+        Returns:
+            Why it was not done, or None. The lock is never waited for: whoever holds it may be
+            stopped, and the training step would stop with it.
+        """
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return "another process holds a lock on it"
+        except OSError:
+            pass  # a file system without locks: two runs of one name are rarer than one long run
+        try:
+            if not self._is_gone(file):
+                os.fsync(file.fileno())
+                self.path.replace(part_before(self.path))
+        except OSError as error:
+            with suppress(OSError):
+                fcntl.flock(file.fileno(), fcntl.LOCK_UN)
+            return f"{type(error).__name__}: {error}"
+        return None
 
     def _is_gone(self, file: io.FileIO) -> bool:
         """Whether the file was removed or replaced while it was open (a cleaned directory)."""
