@@ -19,12 +19,13 @@ from torch import Tensor
 
 from workbench.errors import BundleError, UsageError
 from workbench.evidence.files import Buffer, sync_directory, sync_tree, write_file
-from workbench.evidence.leftovers import hidden_name, hold, let_go
+from workbench.evidence.leftovers import begin, let_go, unmark
 from workbench.evidence.packing import pack_tensors
 from workbench.evidence.pytree import flatten
 from workbench.evidence.safetensors_file import encode
 from workbench.evidence.schema import (
     MANIFEST,
+    FileEntry,
     Manifest,
     check_name,
     encode_manifest,
@@ -85,9 +86,8 @@ class BundleWriter:
         self._directory = Path(directory)
         self._stem = stem
         self._directory.mkdir(parents=True, exist_ok=True)
-        self.path = self._directory / hidden_name(stem)
-        self.path.mkdir()
-        self._lock = hold(self.path)  # until it has its name: a folder nobody holds is a leftover
+        # Locked until it has its name: a marked folder that nobody holds is a leftover
+        self.path, self._lock = begin(self._directory, stem)
         self._published = False
         self._room = room
         self._manifest_size = 0
@@ -202,8 +202,10 @@ class BundleWriter:
 
         Raises:
             NoRoomError: The manifest does not fit beside the files.
+            BundleError: The folder, or a file that was added, is gone or has another size.
         """
         self.update(**fields)
+        self._check_there(self.manifest.files)
         if not self.manifest.fingerprint:
             self.manifest.fingerprint = fingerprint(self.manifest.kind, self.manifest.first_bad)
         if not self._published and self._room is not None:
@@ -211,6 +213,7 @@ class BundleWriter:
         self._write_manifest()
         if not self._published:
             sync_tree(self.path)
+            unmark(self.path)
             self.path = self._claim_name()
             sync_directory(self._directory)
             self._published = True
@@ -222,7 +225,12 @@ class BundleWriter:
 
         Returns:
             The bundle's path.
+
+        Raises:
+            NoRoomError: As of ``publish``.
+            BundleError: As of ``publish``; it stays unsealed.
         """
+        self._check_there(self.manifest.files)
         self.manifest.sealed = True
         return self.publish()
 
@@ -241,6 +249,7 @@ class BundleWriter:
 
     def _add(self, rel: str, buffers: list[Buffer]) -> None:
         self._check_new(rel)
+        self._check_there()
         self._ask(self._manifest_size + len(rel) + _ENTRY + sum(map(len, buffers)))
         target = self.path / rel
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -270,6 +279,27 @@ class BundleWriter:
             raise UsageError(
                 f"{rel!r} cannot be added to {str(self.path)!r}: {why}. Evidence is written once; "
                 "results go to the sibling .findings directory."
+            )
+
+    def _check_there(self, files: Mapping[str, FileEntry] | None = None) -> None:
+        """Whether the folder is there, with files as long as they were written.
+
+        A folder that somebody removed is never made again: what is missing in it would be listed.
+        """
+        gone = None if self.path.is_dir() else str(self.path)
+        for rel, entry in ({} if gone else files or {}).items():
+            try:
+                there = (self.path / rel).lstat().st_size == entry.size
+            except OSError:
+                there = False
+            if not there:
+                gone = str(self.path / rel)
+                break
+        if gone is not None:
+            raise BundleError(
+                f"{gone!r} was removed or changed by somebody else while the bundle "
+                f"{self._stem + _SUFFIX!r} was written, so its evidence is not whole and it was "
+                "not published or sealed. Find out what cleans that directory."
             )
 
     def _write_manifest(self) -> None:
