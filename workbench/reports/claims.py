@@ -14,6 +14,7 @@ import numpy as np
 
 from workbench.evidence.wording import clean, count_words, number
 from workbench.numerics import jsonio
+from workbench.reports.claim_text import apart, readable
 from workbench.reports.extract import Statement
 
 Status = Literal["same", "changed", "cannot be checked here"]
@@ -66,8 +67,8 @@ def equal(name: str, said: Any, found: Any, why: str = "") -> Claim:
     """Compare two texts or plain values."""
     left, right = _text(said), _text(found)
     if left == right:
-        return Claim(name, SAME, clean(left, _SHOWN))
-    return Claim(name, CHANGED, clean(left, _SHOWN), clean(right, _SHOWN), why)
+        return Claim(name, SAME, clean(readable(said), _SHOWN))
+    return Claim(name, CHANGED, *apart(said, found, _SHOWN), why)
 
 
 def _text(value: Any) -> str:
@@ -120,7 +121,7 @@ def findings_claims(findings: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
 
 
 def _counted(value: Any) -> str:
-    return f"{number(len(value))} entries" if isinstance(value, list) else _text(value)
+    return f"{number(len(value))} entries" if isinstance(value, list) else readable(value)
 
 
 def compare_findings(
@@ -200,7 +201,8 @@ def _difference(said: Any, found: Any, path: str = "") -> str:
             if _text(left) != _text(right):
                 return _difference(left, right, f"{path}[{place}]")
     name = clean(path.lstrip("."), 80) or "its value"
-    return f"{name}: {clean(_text(said), 80)}, now {clean(_text(found), 80)}"
+    left, right = apart(said, found, 80)
+    return f"{name}: {left}, now {right}"
 
 
 # -- what is seen -----------------------------------------------------------------------------
@@ -226,7 +228,9 @@ def compare_statements(
             yield Claim(name, SAME, f"{number(len(left[section]))} texts")
         for here, there in differences[:_MOST_DIFFERENCES]:
             key = clean((here or there).key, 60)
-            left_text, right_text = (clean(s.text, _SHOWN) if s else "" for s in (here, there))
+            left_text, right_text = apart(
+                here.text if here else "", there.text if there else "", _SHOWN
+            )
             why = "" if here and there else "only in the report" if here else "not in the report"
             yield Claim(f"{name}, {key}", CHANGED, left_text, right_text, why)
         rest = len(differences) - _MOST_DIFFERENCES

@@ -44,6 +44,7 @@ from workbench.reports.recheck_head import (
     template_of,
     version_of,
 )
+from workbench.reports.recheck_saved import NO_CODE, against_saved, saved_findings
 from workbench.reports.run import step_reference
 from workbench.reports.templates import Template, check_parameters
 
@@ -51,9 +52,6 @@ if TYPE_CHECKING:
     from workbench.evidence import Bundle
 
 SCHEMA: Final = "workbench.recheck/1"
-_NO_CODE: Final = (
-    "it comes from a replay, and the step's code was not given (--step package.module:Name)"
-)
 _OTHER_MACHINE: Final = "the report was made on another machine or with other versions"
 # What follows from record and findings alone; the rest is drawn from a trace.
 _WITHOUT_TRACE: Final = frozenset(
@@ -271,7 +269,19 @@ def _values(
 
 
 def compared(page: Page, again: Page, bundle: Bundle, *, coded: bool) -> Iterator[Claim]:
-    """Compare a page with the page made again: findings, texts, charts, programs."""
+    """Compare a page with the page made again: findings, texts, charts, programs.
+
+    Without code, what rests on a replay is ``same`` nowhere: it cannot be checked, or is
+    ``changed`` against the findings saved beside the bundle.
+    """
+    claims = _compared(page, again, bundle, coded=coded)
+    if coded or not _replayed(page):
+        yield from claims
+    else:
+        yield from against_saved(claims, page.findings or {}, saved_findings(bundle))
+
+
+def _compared(page: Page, again: Page, bundle: Bundle, *, coded: bool) -> Iterator[Claim]:
     other = _other_machine(page)
     if other:
         yield Claim("Machine", UNCHECKED, clean(page.about.get("device", ""), 80), why=other)
@@ -299,9 +309,9 @@ def compared(page: Page, again: Page, bundle: Bundle, *, coded: bool) -> Iterato
             data = ({name: one.charts[name]} for one in (page, again))
             yield from compare_charts(*data, other_machine=bool(other))
         else:
-            yield Claim(f"Data of {clean(name, 80)}", UNCHECKED, why=_NO_CODE)
+            yield Claim(f"Data of {clean(name, 80)}", UNCHECKED, why=NO_CODE)
     for section in sorted({one.section for one in page.statements} - _WITHOUT_TRACE - _APART):
-        yield Claim(f"Text of section {clean(section, 60)}", UNCHECKED, why=_NO_CODE)
+        yield Claim(f"Text of section {clean(section, 60)}", UNCHECKED, why=NO_CODE)
 
 
 def _findings_compared(page: Page, again: Page, bundle: Bundle, *, coded: bool) -> Iterator[Claim]:
@@ -315,7 +325,7 @@ def _findings_compared(page: Page, again: Page, bundle: Bundle, *, coded: bool) 
     recorded = None if bundle.first_bad is None else bundle.first_bad.as_dict()
     alerts = bundle.evidence().get("alerts", []) if bundle.kind == "alert" else []
     known = {**said, "first_bad": recorded, "alerts": alerts, "summary": _summary(bundle, said)}
-    for claim in compare_findings(said, known, _NO_CODE):
+    for claim in compare_findings(said, known, NO_CODE):
         if claim.name == "Summary":
             why = "the five lines do not follow from record and findings"
             yield equal("Summary", said.get("summary"), known["summary"], why)

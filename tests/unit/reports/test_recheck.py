@@ -18,7 +18,8 @@ from workbench.numerics import jsonio
 from workbench.reports import report
 from workbench.reports.claims import compare_notes
 from workbench.reports.extract import read_page
-from workbench.reports.recheck import compared, made_again, recheck
+from workbench.reports.recheck import _compared, compared, made_again, recheck
+from workbench.reports.recheck_saved import against_saved
 from workbench.reports.templates import find_template
 
 STEP = f"{train_step.__file__}:Step"
@@ -105,9 +106,40 @@ def test_with_code_every_claim_is_checked_and_without_the_rest_is_named(html, ag
     assert {"First bad", "Verdict", "Origin 1", "Cause of origin 1", "Counterfactual 1",
             "Data of chart-ranges-activations", "Style and programs"} <= set(with_code)  # fmt: skip
     without = {c.name: c.status for c in compared(page, again[False], bundle, coded=False)}
-    assert without["First bad"] == without["Text of section origin"] == "same"
-    for name in ("Verdict", "Origin 1", "Cause of origin 1", "Counterfactual 1"):
+    assert without["First bad"] == "same"
+    for name in (
+        "Text of section top",
+        "Text of section summary",
+        "Text of section origin",
+        "Text of section counterfactuals",
+        "Summary",
+        "Verdict",
+        "Origin 1",
+        "Cause of origin 1",
+        "Counterfactual 1",
+    ):
         assert without[name] == "cannot be checked here"
+
+
+def test_without_code_a_forged_origin_differs_from_saved_findings(html, again, copied, tmp_path):
+    bundle = open_bundle(copied)
+    bundle.findings_dir.mkdir(exist_ok=True)
+    saved = jsonio.dumps(again[True].findings)
+    (bundle.findings_dir / "findings.json").write_text(saved, encoding="utf-8")
+    op = again[True].findings["origins"][0]["op"]
+    forged = read_page(html.replace(op, "aten.forged.default"))
+    (tmp_path / "forged.html").write_text(html.replace(op, "aten.forged.default"), encoding="utf-8")
+    done = recheck(tmp_path / "forged.html", bundle)
+    assert any(c.name == "Origin 1" and "saved" in c.why for c in done.changed)
+    claims = list(against_saved(compared_alone(forged, bundle), forged.findings, None))
+    unseen = {claim.name: claim for claim in claims if claim.name.startswith("Text of section top")}
+    assert unseen and all(c.status != "same" and "--step" in c.why for c in unseen.values())
+
+
+def compared_alone(page, bundle):
+    """What reading alone shows of a page, from its own findings."""
+    made = made_again(page, [bundle], find_template("incident"), None, None, None)
+    return _compared(page, made, bundle, coded=False)
 
 
 EDITS = {
