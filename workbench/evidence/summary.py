@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from workbench.evidence.schema import FirstBad
 from workbench.evidence.verdicts import said_missing, survival_sentence, verdict_sentence
-from workbench.evidence.wording import MINUS, clean, count_words, joined, kind_word, number
+from workbench.evidence.wording import MINUS, clean, count_words, joined, kind_word, number, plurals
 
 if TYPE_CHECKING:
     from workbench.evidence.reader import Bundle
@@ -171,18 +171,20 @@ def sure(facts: SummaryFacts) -> str:
     verdict = reproduction.get("verdict")
     if verdict is None:
         return NOT_REPLAYED
+    put_in = reproduction.get("reduction") == "recorded"
     sentence = verdict_sentence(
         str(verdict),
         max_relative=facts.max_relative,
         environment=facts.environment,
         missing=said_missing(reproduction) or _missing(facts),
         sink=_sink(facts),
+        put_in=put_in,
     )
     if reproduction.get("deterministic_here") is False:
         sentence += " Two replays here differ from each other: the step is not deterministic here."
     survives = reproduction.get("survives_instrumentation")
     tripped = _sink(facts) not in {None, "alert"}
-    if survives is None or verdict in {"not_reproduced", "unverifiable"}:
+    if survives is None or verdict in {"not_reproduced", "unverifiable"} or put_in:
         return sentence  # what does not fail without probes cannot stop failing with them
     return f"{sentence} {survival_sentence(survives is True, tripped=tripped)}"
 
@@ -379,12 +381,12 @@ def _contaminated(
             held.append(f"{word} {joined([clean(name, 60) for name in names], 2)}")
     if held:
         text = f"Bad values in {'; '.join(held)}."
-        text += f" Not recorded: {joined([f'{word}s' for word in unknown])}." if unknown else ""
+        text += f" Not known: {plurals(unknown)}." if unknown else ""
     elif unknown == ["checkpoint"]:
         text = "No parameter, buffer or optimizer state holds a bad value; later checkpoints were "
         text += "not recorded."
     elif unknown:
-        text = f"Not known: {joined(unknown)} was not recorded."
+        text = f"Not known, since not scanned or not recorded: {plurals(unknown)}."
     elif (
         bad is not None
         and bad.get("stage") in _BEFORE_UPDATE

@@ -15,6 +15,21 @@ _VERDICTS: Final = {
     "same_alert": "Replayed: the same alert, all values finite.",
 }
 
+_UP_TO_REDUCTION: Final = {
+    "bitwise": (
+        "Replayed up to the reduction: same loss bits; the reduced gradients are those recorded, "
+        "not computed again."
+    ),
+    "same_mask": (
+        "Replayed up to the reduction, with other bits; the reduced gradients are those recorded, "
+        "not computed again."
+    ),
+    "same_class": (
+        "Replayed up to the reduction, with other values; the reduced gradients are those "
+        "recorded, not computed again."
+    ),
+}
+
 _RESULTS: Final = {
     "gone": "The failure is gone.",
     "benign_skip": "Only a scaler skip is left.",
@@ -29,6 +44,7 @@ def verdict_sentence(
     environment: Sequence[Mapping[str, Any]] = (),
     missing: str | None = None,
     sink: str | None = "",
+    put_in: bool = False,
 ) -> str:
     """The sentence for a verdict of a replay.
 
@@ -38,7 +54,11 @@ def verdict_sentence(
         environment: Differences, for ``not_reproduced``.
         missing: What the bundle lacks, for ``unverifiable``.
         sink: Which kind of sink tripped in the record; None where nothing did.
+        put_in: Whether the reduced gradients were put in from the record, so that what was
+            computed again ends before the reduction.
     """
+    if put_in and verdict in _UP_TO_REDUCTION:
+        return _UP_TO_REDUCTION[verdict]
     if verdict == "bitwise" and sink == "exception":
         return "Replayed exactly: the same type of exception, raised in the same stage."
     if verdict == "bitwise" and sink == "alert":

@@ -68,6 +68,11 @@ def joined(words: Sequence[str], at_most: int = 3) -> str:
     )
 
 
+def plurals(words: Sequence[str]) -> str:
+    """``"parameters, optimizer state and buffers"``: all of them, each in the plural."""
+    return joined([w if w.endswith("state") else f"{w}s" for w in words], len(words))
+
+
 def clean(text: object, limit: int = 160) -> str:
     """One line without control or direction characters, cut in the middle when too long.
 

@@ -135,6 +135,7 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
             their tensor, when it was measured.
         sentence: The verdict for people.
         tripped: Whether anything had tripped in the recorded step.
+        put_in: Whether the reduced gradients were put in from the record.
     """
 
     verdict: Verdict
@@ -145,10 +146,11 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
     distance: float | None = None
     sentence: str = ""
     tripped: bool = True
+    put_in: bool = False
 
     def to_data(self) -> dict[str, Any]:
         """Return the part that ``workbench.findings/1`` holds under ``reproduction``."""
-        return {
+        data: dict[str, Any] = {
             "verdict": self.verdict,
             "deterministic_here": self.deterministic_here,
             "survives_instrumentation": self.survives_instrumentation,
@@ -156,3 +158,4 @@ class Reproduction(msgspec.Struct, frozen=True, kw_only=True):
             "sentence": self.sentence,
             "tripped": self.tripped,
         }
+        return data | {"reduction": "recorded"} if self.put_in else data

@@ -41,12 +41,14 @@ class Grade:
         distance: Largest relative difference of jointly finite values, where it was measured.
         unequal: What of the bitwise comparison did not hold, one sentence each.
         said: What stands for other ranks, one sentence each.
+        put_in: Whether the reduced gradients were put in from the record.
     """
 
     verdict: Verdict
     distance: float | None = None
     unequal: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
+    put_in: bool = False
 
 
 def judge(replay: Replay) -> Reproduction:
@@ -83,6 +85,7 @@ def _bare_run(replay: Replay) -> tuple[RunResult, Grade]:
     session = replay.session
     assert session is not None  # noqa: S101 - run() has just opened it
     graded = alone(grade(source, result, session), source, result, session)
+    graded.put_in = session.reduction.put_in
     graded.said += [*session.said, *session.reduction.sentences()]
     return result, graded
 
@@ -117,10 +120,12 @@ def _reproduction(
                 environment=rows,
                 missing="; ".join(graded.unequal) or None,
                 sink=_sink(source),
+                put_in=graded.put_in,
             ),
             graded.said,
         ),
         tripped=source.first_bad is not None,
+        put_in=graded.put_in,
     )
 
 

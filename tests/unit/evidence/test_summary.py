@@ -218,7 +218,7 @@ def test_contamination_is_listed_and_unknown_is_said():
         "through a collective to all ranks."
     )
     unknown = lines(findings=findings(contamination=CLEAN | {"optimizer_state": None}))[3]
-    assert unknown == "Reach   Not known: optimizer state was not recorded."
+    assert unknown == ("Reach   Not known, since not scanned or not recorded: optimizer state.")
 
 
 def test_an_update_that_was_made_is_never_said_to_be_clean_unseen():
@@ -316,4 +316,25 @@ def test_a_scaler_skip_of_a_captured_step_is_not_called_nothing():
     assert (
         "A scaler skip"
         in lines(first_bad=None, kind="captured", findings=quiet, scaler_skip=True)[1]
+    )
+
+
+def test_a_reduction_put_in_from_the_record_is_not_called_replayed():
+    said = {
+        "verdict": "bitwise",
+        "deterministic_here": True,
+        "survives_instrumentation": True,
+        "reduction": "recorded",
+    }
+    assert lines(findings=findings(reproduction=said))[2] == (
+        "Sure?   Replayed up to the reduction: same loss bits; the reduced gradients are those "
+        "recorded, not computed again."
+    )
+
+
+def test_what_was_not_scanned_is_named_in_whole():
+    unknown = dict.fromkeys(("parameters", "optimizer_state", "buffers", "checkpoints"))
+    assert lines(findings=findings(contamination=CLEAN | unknown))[3] == (
+        "Reach   Not known, since not scanned or not recorded: parameters, optimizer state, "
+        "buffers and checkpoints."
     )
