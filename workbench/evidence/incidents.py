@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from workbench.errors import BundleError
 from workbench.evidence.reader import open_bundle
+from workbench.evidence.schema import MOST_RANKS, is_rank
 from workbench.evidence.wording import clean, joined, number
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "workbench.incident/1"
 RANKS: Final = "ranks.json"
-MOST_RANKS: Final = 65_536
 _STAGES: Final = (
     "input", "forward", "loss", "backward", "reduce", "unscale", "clip", "update", "after_update",
     "logging",
@@ -229,7 +229,7 @@ def ranks_file(bundle: Bundle) -> dict[str, Any]:
 def _members(said: Mapping[str, Any]) -> Iterable[Member]:
     rows = said.get("ranks")
     for row in rows[:MOST_RANKS] if isinstance(rows, Sequence) else ():
-        if not isinstance(row, Mapping) or not isinstance(row.get("rank"), int):
+        if not isinstance(row, Mapping) or not is_rank(row.get("rank")):
             continue
         micro = row.get("micro_step")
         yield Member(

@@ -25,6 +25,7 @@ from workbench.evidence.schema import (
     Manifest,
     check_name,
     decode_manifest,
+    known_rank,
     strict_json,
 )
 from workbench.evidence.store import DirectoryStore, Store, ZipStore
@@ -157,14 +158,14 @@ class Bundle:
         return jsonio.load_lines(self.read_bytes(rel))
 
     def ledger(self) -> list[dict[str, Any]]:
-        """The L1 records kept, oldest first; empty when none were."""
+        """The L1 records kept, oldest first; a rank that no run has is None."""
         records = self.lines("ledger.jsonl") if self.has("ledger.jsonl") else []
         if not all(isinstance(record, dict) for record in records):
             raise BundleError(
                 f"The ledger of {str(self.path)!r} holds a line that is no record, so none of it "
                 "is shown. It was not written by a recorder; get a fresh copy of the bundle."
             )
-        return records
+        return [known_rank(record) for record in records]
 
     def evidence(self) -> dict[str, Any]:
         """The L2 record; empty when none was written."""

@@ -18,6 +18,8 @@ MANIFEST: Final = "manifest.json"
 MAX_MANIFEST_BYTES: Final = 64 << 20
 GOALS: Final = ("forward_loss", "backward", "update", "trajectory")
 KINDS: Final = ("nonfinite", "alert", "captured")
+MOST_RANKS: Final = 65_536
+"""Most ranks of a run; a manifest that tells of more is refused."""
 
 _NAME: Final = re.compile(
     r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}(/[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}){0,7}"
@@ -168,7 +170,8 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         where: The bundle's path, for messages.
 
     Raises:
-        BundleError: Not strict JSON, not a manifest, or of a newer major format.
+        BundleError: Not strict JSON, not a manifest, of a rank that no run has, or of a newer
+            major format.
     """
     plain = strict_json(data, MANIFEST, where)
     if not isinstance(plain, Mapping):
@@ -182,6 +185,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     except (msgspec.ValidationError, UnicodeError, UsageError) as error:  # a key of half a pair
         raise BundleError(f"The manifest of {where!r} is not valid: {error}. {_NOTHING}") from error
     manifest.conditions = conditions
+    _check_ranks(manifest, where)
     for rel, entry in manifest.files.items():
         check_name(rel)
         if entry.size < 0 or not _DIGEST.fullmatch(entry.sha256):
@@ -225,6 +229,39 @@ def check_name(rel: str) -> str:
 
 
 _NOTHING: Final = "Nothing in this bundle can be relied on; get a fresh copy, or run verify on it."
+
+
+def is_rank(rank: Any, world: Any = None) -> bool:
+    """Whether a number can be a rank: from 0 to below the number of ranks.
+
+    Args:
+        rank: What was read.
+        world: The number of ranks that was read with it; None where none was.
+    """
+    most = MOST_RANKS if world is None else world
+    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (rank, most))
+    return whole and 0 <= rank < most <= MOST_RANKS
+
+
+def known_rank(record: dict[str, Any]) -> dict[str, Any]:
+    """A record of a ledger whose rank and number of ranks are unknown where no run has them."""
+    rank, world = record.get("rank"), record.get("world")
+    if world is not None and not is_rank(0, world):
+        record = record | {"world": None}
+        world = None
+    if rank is not None and not is_rank(rank, world):
+        record = record | {"rank": None}
+    return record
+
+
+def _check_ranks(manifest: Manifest, where: str) -> None:
+    first = manifest.rank if manifest.first_bad is None else manifest.first_bad.rank
+    for rank in (manifest.rank, first):
+        if not is_rank(rank, manifest.world):
+            raise BundleError(
+                f"The manifest of {where!r} is of rank {rank} of {manifest.world}, which no run "
+                f"has: there are at most {MOST_RANKS:,} ranks, from 0. {_NOTHING}"
+            )
 
 
 def _refuse_newer(version: Any, where: str) -> None:

@@ -82,15 +82,24 @@ def command(
 
 
 def _write(path: Path, text: str) -> None:
+    import os
+
     from workbench.errors import CannotRunError
 
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        path.write_text(text, encoding="utf-8", newline="")
+        if path.exists() and not path.is_file():  # a pipe or /dev/stdout is written to as it is
+            path.write_text(text, encoding="utf-8", newline="")
+        else:
+            part.write_text(text, encoding="utf-8", newline="")
+            part.replace(path.resolve())
     except OSError as error:
         raise CannotRunError(
             f"The file {str(path)!r} cannot be written ({error}), so the table is lost. Choose "
             "another place with --csv."
         ) from error
+    finally:  # an interrupted table is not left half-written
+        part.unlink(missing_ok=True)
     note(f"Wrote {path}")
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import numpy as np
 
+from workbench.evidence.schema import MOST_RANKS
 from workbench.numerics import jsonio
 from workbench.step.stages import STAGES
 
@@ -24,6 +25,7 @@ _UNKNOWN: Final = len(STAGES)
 _LARGEST: Final = 2**53
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+_Rank = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
 
 
@@ -31,7 +33,7 @@ class _Record(msgspec.Struct, gc=False):
     """The fields of an L1 record that say when and where a rank went bad."""
 
     step: _Count
-    rank: _Count | None = 0
+    rank: _Rank | None = 0
     micro_step: _Count | None = 0
     first_bad_stage: str | None = None
     consecutive_skips: _Count | None = 0

@@ -18,6 +18,7 @@ from workbench.diagnose.triage.reading import Row, failed, read_ledger, read_row
 from workbench.diagnose.triage.selecting import is_since
 from workbench.errors import UsageError
 from workbench.evidence.remote import Spot, find_stored
+from workbench.evidence.wording import clean
 
 SCHEMA: Final = "workbench.triage/1"
 _COLUMNS: Final = (
@@ -25,7 +26,9 @@ _COLUMNS: Final = (
     "module", "where", "cause", "fingerprint", "world", "ranks", "first_ranks", "findings", "url",
     "error",
 )  # fmt: skip
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What a spreadsheet takes for a formula, ASCII or full-width."""
+_CELL: Final = 4096
 
 Progress = Callable[[str], None]
 
@@ -213,8 +216,13 @@ def _flat(incident: Row) -> Row:
 
 
 def _cell(value: Any) -> Any:
-    """A text that a spreadsheet shows and does not take for a formula."""
+    r"""A text of one line that a spreadsheet shows and does not take for a formula.
+
+    A file name may be any bytes: those that are no text are written as ``\udcff``.
+    """
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = value
-    return f"'{text}" if isinstance(text, str) and text.startswith(_FORMULA) else text
+    if not isinstance(value, str):
+        return value
+    text = clean(value.encode("utf-8", "backslashreplace").decode(), _CELL)
+    return f"'{text}" if text.startswith(_FORMULA) else text
