@@ -41,7 +41,8 @@ def train(
                     scheduler.step()
         except NonFiniteError:
             pass
-    return find_bundles(directory)[0]
+    # the thread that writes an earlier one may still be at it, so times do not tell the last
+    return max(find_bundles(directory), key=lambda path: path.name)
 
 
 def replayed(path, step):
