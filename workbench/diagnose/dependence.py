@@ -107,6 +107,8 @@ def bad_sentence(
             f"Bad elsewhere, at {here}, with {with_what}: it is not finite, and it is not the "
             "recorded failure either."
         )
+    if list(changed) == ["keep_samples"]:  # what was kept is enough; what was left out is not tried
+        return f"Still bad at {here} with {with_what}: what was kept is enough for the failure."
     alone = "it alone" if len(acting) == 1 else "these alone"
     return f"Still bad at {here} with {with_what}: the failure does not depend on {alone}."
 

@@ -66,6 +66,9 @@ def _not_finite(original: Row, acting: Sequence[Row], others: Sequence[Row]) -> 
             return f"The record is finite, and it turns bad with {_names(appears)}."
         return f"The record is finite, and so is the step with {_names(answered)}."
     moved = [row for row in answered if row["result"] == "moved"]
+    kept = [row for row in answered if set(row["changed"]) == {"keep_samples"}]
+    if kept and len(kept) == len(answered):
+        return f"It is not finite with {_names(kept)} either: what was kept is enough for it."
     said = (
         f"No change made it finite: it does not depend on any one of {_names(answered)} alone."
         if len(answered) > 1

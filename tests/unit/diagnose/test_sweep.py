@@ -245,6 +245,8 @@ def test_a_sweep_always_closes_with_what_was_learnt(rows, said):
 def test_what_a_run_says_when_nothing_that_was_changed_can_act():
     said = bad_sentence({"max_grad_norm": 1.0}, "loss (loss)", moved=False, idle=["max_grad_norm"])
     assert "says nothing about what was changed" in said
+    kept = bad_sentence({"keep_samples": (7,)}, "loss (loss)", moved=False)
+    assert "what was kept is enough" in kept and "does not depend" not in kept
     moved = bad_sentence({"dtype": "float16"}, "forward (exception)", moved=True)
     assert moved.startswith("Bad elsewhere, at forward (exception), with dtype float16")
     finite = finite_sentence({"sdpa": "math"}, True, ["sdpa"])
