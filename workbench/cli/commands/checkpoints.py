@@ -76,9 +76,19 @@ def scan(
     if bad:
         note(
             f"{len(bad)} of {len(results)} checkpoints in {str(directory)!r} must not be resumed "
-            f"from: {', '.join(map(repr, bad[:5]))}. They are quarantined. "
-            f"`workbench checkpoints latest {directory}` names the one to use."
+            f"from: {', '.join(map(repr, bad[:5]))}. They are quarantined. {_next(registry)}"
         )
+
+
+def _next(registry: Any) -> str:
+    """What to resume from, if anything."""
+    where = registry.directory
+    if registry.latest() is not None:
+        return f"`workbench checkpoints latest {where}` names the one to use."
+    return (
+        "None is committed yet, so there is none to use: clean steps under a recorder commit one, "
+        f"or `workbench checkpoints release {where} NAME --by WHO --why WHY`."
+    )
 
 
 def _take_ledger(registry: Any, ledger: Path) -> None:
