@@ -200,7 +200,7 @@ def test_the_fingerprint_is_that_of_the_class_not_of_the_step(tmp_path):
     def of(name, **changes):
         fields = {"run_id": "r", "step": 1, "stage": "loss", "tensor": "loss"} | changes
         writer = BundleWriter(tmp_path, name)
-        return open_bundle(writer.publish(first_bad=FirstBad(**fields))).fingerprint
+        return open_bundle(writer.publish(world=4, first_bad=FirstBad(**fields))).fingerprint
 
     assert of("a") == of("b", run_id="s", step=99, rank=3, counts={"nan": 7})
     assert len({of("c"), of("d", stage="backward"), of("e", tensor="x"), of("f", kind="+inf")}) == 4
