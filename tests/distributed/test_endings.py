@@ -35,7 +35,8 @@ def test_a_rank_that_raises_inside_forward(tmp_path, ranks):
         assert other["error"] == "RankError"
         assert (other["rank"], other["step"], other["exception"]) == (ranks - 1, AT, "ValueError")
         assert "a sample of this rank cannot be read" in other["text"]
-        assert other["step_index"] == AT + 1
+        # told at the gate of that step, or before it began
+        assert other["step_index"] in (AT, AT + 1)
         assert other["seconds"] < LEAVE_S + SLOW_S  # their process group's time-out is 60 s
 
 
