@@ -249,13 +249,14 @@ class Bundle:
             raise self._damaged(rel)
         return data
 
-    def verify(self, digests: bool = True) -> list[FileCheck]:
+    def verify(self, digests: bool = True, opens: bool = True) -> list[FileCheck]:
         """Check every listed file for presence, size and digest, in the manifest's order.
 
         Args:
             digests: Read every file; False looks at presence and size, and opens it.
+            opens: Whether it is opened where its digest is not asked for.
         """
-        return [self._verify(rel, digests) for rel in self.manifest.files]
+        return [self._verify(rel, digests, opens) for rel in self.manifest.files]
 
     def pieces(self, rel: str) -> Iterator[bytes]:
         """The bytes of a file, piece by piece; its digest is checked after the last one.
@@ -271,13 +272,15 @@ class Bundle:
         if digest.hexdigest() != self._entry(rel).sha256:
             raise self._damaged(rel)
 
-    def _verify(self, rel: str, digests: bool) -> FileCheck:
+    def _verify(self, rel: str, digests: bool, opens: bool) -> FileCheck:
         entry = self.manifest.files[rel]
         found = self._store.size(rel)
         if found is None:
             return FileCheck(rel, "missing", entry.size, None)
         if found != entry.size:
             return FileCheck(rel, "size", entry.size, found)
+        if not digests and not opens:
+            return FileCheck(rel, "ok", entry.size, found)
         try:
             with self._open(rel) as file:
                 file.read(1)
