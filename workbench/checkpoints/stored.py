@@ -21,6 +21,7 @@ from workbench.checkpoints.pickled import (
 )
 from workbench.errors import BundleError, CheckpointError
 from workbench.evidence.safetensors_file import SafetensorsFile
+from workbench.evidence.store import Window
 
 MOST_PARTS: Final = 20_000_000
 """Parts of a description that are looked at."""
@@ -170,28 +171,13 @@ def _two(data: bytes, position: int) -> int:
     return int.from_bytes(data[position : position + 2], "little")
 
 
-class _Part(io.RawIOBase):
+class _Part(Window):
     """A part of a file as a file of its own."""
 
     def __init__(self, file: io.BufferedReader, start: int, size: int) -> None:
+        super().__init__(size)
         self._file = file
         self._start = start
-        self.size = size
-        self._position = 0
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer)[: max(0, self.size - self._position)]

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from workbench.diagnose.interventions import Intervention
 from workbench.diagnose.repairs import in_tree
-from workbench.step.domains import batch_fields, check_domains
+from workbench.step.domains import batch_fields, check_domains, illegal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,20 +54,6 @@ def _changed(
         return in_tree(batch, chosen, lambda tensor: fix(tensor, domain))
 
     return edit
-
-
-def illegal(values: Tensor, domain: Domain) -> Tensor:
-    """Mask of the elements outside a domain."""
-    bad = torch.zeros_like(values, dtype=torch.bool)
-    if domain.finite and values.is_floating_point():
-        bad |= ~torch.isfinite(values)
-    if domain.minimum is not None:
-        bad |= values <= domain.minimum if domain.above_minimum else values < domain.minimum
-    if domain.maximum is not None:
-        bad |= values > domain.maximum
-    for value in domain.allowed:
-        bad &= values != value
-    return bad
 
 
 def _legal(values: Tensor, domain: Domain) -> Tensor:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from workbench.errors import BundleError
 from workbench.evidence.reader import open_bundle
 from workbench.evidence.schema import MOST_RANKS, is_rank
+from workbench.evidence.stages import stage_code
 from workbench.evidence.wording import clean, joined, number
 
 if TYPE_CHECKING:
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "workbench.incident/1"
 RANKS: Final = "ranks.json"
-_STAGES: Final = (
-    "input", "forward", "loss", "backward", "reduce", "unscale", "clip", "update", "after_update",
-    "logging",
-)  # fmt: skip
 ROLES: Final = {
     "first": "bad first",
     "received": "received it in the reduction",
@@ -42,11 +39,6 @@ def incident_id(run_id: str, step: int, world: int) -> str:
     """``"IN-"`` and 12 hex digits: the same on every rank, without asking any of them."""
     text = f"{run_id}\0{step}\0{world}"
     return "IN-" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
-
-
-def stage_code(stage: str | None) -> int:
-    """Place of a stage within a step; unknown ones come last."""
-    return _STAGES.index(stage) if stage in _STAGES else len(_STAGES)
 
 
 @dataclass(frozen=True)

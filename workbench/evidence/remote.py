@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from workbench.errors import BundleError, CannotRunError, UsageError
 from workbench.evidence.reader import Bundle
-from workbench.evidence.store import Store, ZipStore
+from workbench.evidence.store import Store, Window, ZipStore
 
 _DIRECTORY: Final = ".bundle"
 _ZIP: Final = ".bundle.zip"
@@ -281,33 +281,21 @@ class _RemoteZip(ZipStore):
         return _Ranges(self._files, str(self._path), self._size)
 
 
-class _Ranges(io.RawIOBase):
+class _Ranges(Window):
     """A file of a store, of which exactly the bytes asked for are fetched."""
 
     def __init__(self, files: Any, path: str, size: int) -> None:
-        super().__init__()
-        self._files, self._path, self._size = files, path, size
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
+        super().__init__(size)
+        self._files, self._path = files, path
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        if base + offset < 0:
+        if self._place(offset, whence) < 0:  # how zipfile learns that a file is too short
             raise OSError("a place before the beginning of the file")
-        self._position = base + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
+        return super().seek(offset, whence)
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        end = min(self._size, self._position + len(view))
+        end = min(self.size, self._position + len(view))
         if end <= self._position:
             return 0
         data = _range(self._files, self._path, self._position, end)
@@ -316,7 +304,7 @@ class _Ranges(io.RawIOBase):
         return len(data)
 
     def read(self, size: int = -1) -> bytes:
-        end = self._size if size < 0 else min(self._size, self._position + size)
+        end = self.size if size < 0 else min(self.size, self._position + size)
         if end <= self._position:
             return b""
         data = _range(self._files, self._path, self._position, end)

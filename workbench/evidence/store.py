@@ -183,33 +183,51 @@ class ZipStore:
         return sorted(name for name in self._members if name.startswith(prefix))
 
 
-class _Bounded(io.RawIOBase):
-    """A window of a file: no byte outside of it can be read."""
+class Window(io.RawIOBase):
+    """So many bytes of something larger, as a file of its own; what reads them is a subclass's.
 
-    def __init__(self, file: io.RawIOBase, start: int, size: int) -> None:
+    Args:
+        size: Its bytes.
+    """
+
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self._file = file
-        self._start = start
-        self._size = size
+        self.size = size
         self._position = 0
 
     def readable(self) -> bool:
+        """See ``io``."""
         return True
 
     def seekable(self) -> bool:
+        """See ``io``."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        self._position = max(0, base + offset)
+        """See ``io``; a place before the beginning is the beginning."""
+        self._position = max(0, self._place(offset, whence))
         return self._position
 
     def tell(self) -> int:
+        """See ``io``."""
         return self._position
+
+    def _place(self, offset: int, whence: int) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
+        return base + offset
+
+
+class _Bounded(Window):
+    """A window of a file: no byte outside of it can be read."""
+
+    def __init__(self, file: io.RawIOBase, start: int, size: int) -> None:
+        super().__init__(size)
+        self._file = file
+        self._start = start
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        wanted = min(len(view), max(0, self._size - self._position))
+        wanted = min(len(view), max(0, self.size - self._position))
         if wanted == 0:
             return 0
         self._file.seek(self._start + self._position)
@@ -218,7 +236,7 @@ class _Bounded(io.RawIOBase):
         return got
 
     def read(self, size: int = -1) -> bytes:
-        wanted = max(0, self._size - self._position)
+        wanted = max(0, self.size - self._position)
         wanted = wanted if size < 0 else min(size, wanted)
         self._file.seek(self._start + self._position)
         data = _read_all(self._file, wanted)

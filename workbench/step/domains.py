@@ -146,17 +146,25 @@ def _violation(name: str, micro_step: int, t: Tensor, domain: Domain) -> Violati
     low, high = (float(value) for value in torch.aminmax(t))
     if not (_below(low, domain) or _above(high, domain)):
         return None
-    bad = torch.zeros_like(t, dtype=torch.bool)
-    if domain.minimum is not None:
-        bad |= t <= domain.minimum if domain.above_minimum else t < domain.minimum
-    if domain.maximum is not None:
-        bad |= t > domain.maximum
-    for value in domain.allowed:
-        bad &= t != value
+    bad = illegal(t, domain)
     if not bool(bad.any()):
         return None
     index = [int(i) for i in bad.nonzero()[0]]
     return _found(name, micro_step, t, index, _words(domain))
+
+
+def illegal(values: Tensor, domain: Domain) -> Tensor:
+    """Mask of the elements outside a domain."""
+    bad = torch.zeros_like(values, dtype=torch.bool)
+    if domain.finite and values.is_floating_point():
+        bad |= ~torch.isfinite(values)
+    if domain.minimum is not None:
+        bad |= values <= domain.minimum if domain.above_minimum else values < domain.minimum
+    if domain.maximum is not None:
+        bad |= values > domain.maximum
+    for value in domain.allowed:
+        bad &= values != value
+    return bad
 
 
 def _wrong_length(

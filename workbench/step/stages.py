@@ -8,22 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, get_args
 
-Stage = Literal[
-    "input",
-    "forward",
-    "loss",
-    "backward",
-    "reduce",
-    "unscale",
-    "clip",
-    "update",
-    "after_update",
-    "logging",
-]
-
-STAGES: tuple[Stage, ...] = get_args(Stage)
+from workbench.evidence.stages import STAGES as STAGES
+from workbench.evidence.stages import Stage as Stage
 
 ESTABLISHES: dict[Stage, str] = {
     "input": "Whether the batch was already non-finite, or outside its declared ranges.",

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from workbench.diagnose import diagnose
-from workbench.diagnose.declared import illegal
 from workbench.record import Recorder
 from workbench.record.policy import Policy
 from workbench.step import TrainingStep
+from workbench.step.domains import illegal
 from workbench.step.protocol import Domain
 
 

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from workbench.diagnose.triage.ledgers import Ledgers, episodes
+from workbench.evidence.stages import STAGES, UNKNOWN, stage_code
 from workbench.evidence.wording import joined, number
-from workbench.step.stages import STAGES
 
 Row = dict[str, Any]
-_UNKNOWN = len(STAGES)
 
 
 def incidents(rows: Iterable[Row]) -> list[Row]:
@@ -93,10 +92,8 @@ def _place(row: Row) -> tuple[int, int, int, int]:
     """Step and stage, never a clock; the rank only makes the order certain."""
     caught = row["caught"]
     if caught is None:
-        return row["step"], _UNKNOWN, 0, row["rank"]
-    stage = caught["stage"]
-    code = STAGES.index(stage) if stage in STAGES else _UNKNOWN
-    return row["step"], code, caught["micro_step"], row["rank"]
+        return row["step"], UNKNOWN, 0, row["rank"]
+    return row["step"], stage_code(caught["stage"]), caught["micro_step"], row["rank"]
 
 
 def _stage(row: Row) -> str | None:

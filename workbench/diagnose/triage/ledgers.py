@@ -15,13 +15,11 @@ import msgspec
 import numpy as np
 
 from workbench.evidence.schema import MOST_RANKS
+from workbench.evidence.stages import STAGES, UNKNOWN, stage_code
 from workbench.numerics import jsonio
-from workbench.step.stages import STAGES
 
-_CODES: Final[dict[str, int]] = {stage: code for code, stage in enumerate(STAGES)}
-REDUCE: Final = _CODES["reduce"]
+REDUCE: Final = stage_code("reduce")
 """From this stage on a rank may hold what another rank made."""
-_UNKNOWN: Final = len(STAGES)
 _LARGEST: Final = 2**53
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -88,7 +86,7 @@ def read_part(data: bytes) -> Part:
     rank = np.array([record.rank or 0 for record in records], dtype=np.int64)
     skipped = np.array([bool(record.consecutive_skips) for record in records], dtype=bool)
     bad = [
-        (r.step, _CODES.get(r.first_bad_stage, _UNKNOWN), r.micro_step or 0, r.rank or 0)
+        (r.step, stage_code(r.first_bad_stage), r.micro_step or 0, r.rank or 0)
         for r in records
         if r.first_bad_stage is not None
     ]
@@ -177,7 +175,7 @@ def _episode(rows: Ints, ranks: Ints, step: int, last: int) -> Episode:
     return Episode(
         step,
         last,
-        STAGES[code] if code < _UNKNOWN else "unknown",
+        STAGES[code] if code < UNKNOWN else "unknown",
         tuple(np.unique(rows[rows[:, 1] == code, 3]).tolist()),
         tuple(own.tolist()),
         tuple(later.tolist()),
