@@ -17,7 +17,7 @@ from workbench.evidence.wording import joined, number
 if TYPE_CHECKING:
     from workbench.diagnose.case import Case
     from workbench.replay.trace import Trace
-    from workbench.replay.trace_events import Event, Write
+    from workbench.replay.trace_events import Event, Read, Write
 
 MOST_INDICES = 16
 _SEARCHED = 4000
@@ -134,11 +134,13 @@ def _rows_per_sample(trace: Trace, event: Event, shape: tuple[int, ...]) -> int 
     """How many rows of the first axis belong to one sample; None where it is no axis of samples.
 
     The tensor must come from the batch, and its first axis must be as long as the batch, or as
-    the batch times its second axis (a flattened sequence, which views keep in order).
+    the batch times its second axis (a flattened sequence, which views keep in order). A gradient
+    is laid out as the forward tensor it belongs to.
     """
-    if not shape or event.node is not None or event.where not in ("module", "loss"):
+    forward = event if event.node is None else _differentiated(trace, event, shape)
+    if not shape or forward is None or forward.where not in ("module", "loss"):
         return None
-    batches = _batch_shapes(trace, event)
+    batches = _batch_shapes(trace, forward)
     sizes = {found[0] for found in batches if found}
     if len(sizes) != 1:
         return None
@@ -149,6 +151,29 @@ def _rows_per_sample(trace: Trace, event: Event, shape: tuple[int, ...]) -> int 
         return 1
     lengths = {found[1] for found in batches if len(found) > 1}
     return next((n for n in lengths if n > 1 and shape[0] == size * n), None)
+
+
+def _differentiated(trace: Trace, event: Event, shape: tuple[int, ...]) -> Event | None:
+    """The forward event whose output or input a gradient of this shape belongs to.
+
+    None where that is not plain: the gradient of a parameter may have the same shape by chance.
+    """
+    if event.forward_event is None:
+        return None
+    forward = trace.graph[event.forward_event]
+    alike = [read for read in forward.reads if read.shape == shape]
+    if any(not _from_batch(trace, read) for read in alike):
+        return None
+    if alike or any(write.shape == shape for write in forward.writes):
+        return forward
+    return None
+
+
+def _from_batch(trace: Trace, read: Read) -> bool:
+    """Whether something of the batch went into what an event read."""
+    if read.leaf is not None and read.leaf[0] == _BATCH:
+        return True
+    return any(_batch_shapes(trace, trace.graph[producer]) for producer in read.producers)
 
 
 def _batch_shapes(trace: Trace, event: Event) -> set[tuple[int, ...]]:

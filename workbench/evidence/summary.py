@@ -303,11 +303,10 @@ _LEAVES: Final = {
 
 def _where(origin: Mapping[str, Any]) -> str:
     if origin.get("where") == "module":
-        module = clean(origin.get("module") or "", 90)
-        place = module or "the model"
-        stage = origin.get("stage")
-        return f"{place}, backward" if stage == "backward" else place
-    return clean(origin.get("where") or origin.get("stage") or "an unknown place", 40)
+        place = clean(origin.get("module") or "", 90) or "the model"
+    else:
+        place = clean(origin.get("where") or origin.get("stage") or "an unknown place", 40)
+    return f"{place}, backward" if origin.get("stage") == "backward" != place else place
 
 
 def _sink(facts: SummaryFacts) -> str | None:

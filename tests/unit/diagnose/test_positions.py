@@ -46,6 +46,30 @@ def test_a_parameter_of_the_same_size_is_no_sample() -> None:
     assert positions(found.origins[0].case)["samples"] == []
 
 
+def test_a_gradient_names_the_sample_of_its_forward_tensor() -> None:
+    x = torch.ones(4, 3)
+    x[2] = 0.0
+    found = analysis_of(Through(lambda t: (t * t).sum(1).sqrt()), x)
+    event = found.origins[0].case.event
+    assert event is not None and event.node is not None
+    assert named(found) == {"sample": [2]}
+
+
+def test_a_parameters_gradient_of_the_batchs_length_names_no_sample() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor([[1.0], [0.0], [2.0], [3.0]]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.weight.sqrt()
+
+    found = analysis_of(Table(), torch.ones(4, 1))
+    event = found.origins[0].case.event
+    assert event is not None and event.node is not None
+    assert named(found) == {}
+
+
 def test_the_channel_of_a_convolution_is_named_by_its_definition() -> None:
     class Convolve(nn.Module):
         def __init__(self) -> None:
