@@ -231,7 +231,7 @@ def _after(replay: Replay, trace: Any, bundle: Any) -> int:
     from workbench.diagnose.analysis import analyse
     from workbench.diagnose.findings import build
 
-    analysis = analyse(trace, lambda keep: replay.trace(keep=keep, until="backward"))
+    analysis = analyse(trace, lambda keep: replay.kept(keep, until="backward"))
     findings = build(bundle, replay.verdict(trace), analysis, [], None, replay)
     return len(findings.origins)
 

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from workbench.replay.envelope import Outlier
     from workbench.replay.trace import Trace
     from workbench.replay.trace_events import KeptEvent
+    from workbench.replay.trace_kept import KeptPass
 
-Tracer = Callable[[Collection[int]], "Trace"]
-"""Traces the step once more, keeping the real arguments of the events asked for."""
+Again = Callable[[Collection[int]], "KeptPass"]
+"""Runs the step once more, keeping the real arguments of the events asked for."""
 
 MAX_ORIGINS = 32
 
@@ -66,7 +67,7 @@ class Analysis:
     counterfactuals: list[dict[str, Any]] = field(default_factory=list)
 
 
-def analyse(trace: Trace, again: Tracer, *, raises: bool = True) -> Analysis:
+def analyse(trace: Trace, again: Again, *, raises: bool = True) -> Analysis:
     """Find origins and their causes.
 
     Args:
@@ -84,7 +85,7 @@ def analyse(trace: Trace, again: Tracer, *, raises: bool = True) -> Analysis:
     if keep:
         second = again(keep)
         stable = second.same_events(trace)
-        kept = second.kept if stable else {}
+        kept = second.events if stable else {}
     result = Analysis(trace, sliced, stable=stable)
     result.origins = [_judge(trace, sliced, o, kept) for o in origins[:MAX_ORIGINS]]
     wrong = confirmed(trace, silent, kept, origins)

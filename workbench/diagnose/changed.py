@@ -12,6 +12,7 @@ from workbench.errors import WorkbenchError
 from workbench.replay.calls import CallMode, unnumbered
 from workbench.replay.session import Session
 from workbench.replay.trace import Tracer
+from workbench.replay.trace_kept import KeptPass, keep_events
 
 if TYPE_CHECKING:
     from workbench.replay import Replay
@@ -68,24 +69,41 @@ def run_changed(
     return Ended(None, skipped) if _applied(intervention) else None
 
 
-def trace_changed(
-    replay: Replay, intervention: Intervention, keep: Collection[int] = ()
-) -> Trace | None:
+def trace_changed(replay: Replay, intervention: Intervention) -> Trace | None:
     """Trace the step with one change; None when the change cannot be made here."""
     session = _session(replay, intervention)
     if session is None:
         return None
+    with session.running(traced=True):
+        tracer = Tracer(session.runner, (), session.batches)
+        tracer.calls.changes = _changes(intervention)
+        trace = tracer.run(_last(replay, session), None, True)
+    return trace if _applied(intervention) else None
+
+
+def _kept(replay: Replay, intervention: Intervention, events: Collection[int]) -> KeptPass:
+    """Run the changed step once more and keep arguments; nothing where it changed differently."""
+    session = _session(replay, intervention)
+    if session is None:
+        return KeptPass()
+    with session.running(traced=True):
+        return keep_events(
+            session.runner,
+            events,
+            until=_last(replay, session),
+            changes=_changes(intervention),
+        )
+
+
+def _last(replay: Replay, session: Session) -> Stage | None:
+    """The last stage before the first that is not available here."""
     unavailable = replay.source.unavailable()
     last: Stage | None = None
     for unit in session.runner.plan:
         if unit.stage in unavailable:
             break
         last = unit.stage
-    with session.running(traced=True):
-        tracer = Tracer(session.runner, keep, session.batches)
-        tracer.calls.changes = _changes(intervention)
-        trace = tracer.run(last, None, True)
-    return trace if _applied(intervention) else None
+    return last
 
 
 def analyse_changed(replay: Replay, intervention: Intervention) -> Analysis | None:
@@ -93,11 +111,7 @@ def analyse_changed(replay: Replay, intervention: Intervention) -> Analysis | No
     trace = trace_changed(replay, intervention)
     if trace is None:
         return None
-
-    def again(keep: Collection[int]) -> Trace:
-        return trace_changed(replay, intervention, keep) or trace
-
-    return analyse(trace, again)
+    return analyse(trace, lambda events: _kept(replay, intervention, events))
 
 
 def _session(replay: Replay, intervention: Intervention) -> Session | None:

@@ -332,6 +332,6 @@ def absorbed_chain(replay: Replay, analysis: Analysis, birth: int, absorber: int
 
 
 def _kept_chain(replay: Replay, events: Sequence[int]) -> Iterator[Computation]:
-    trace = replay.trace(keep=events, conditions=replay.nearest)
-    found = {id(trace.kept[i]): trace.kept[i] for i in events if i in trace.kept}
+    kept = replay.kept(events, conditions=replay.nearest).events
+    found = {id(kept[i]): kept[i] for i in events if i in kept}
     yield op_chain(sorted(found.values(), key=lambda kept: kept.event))

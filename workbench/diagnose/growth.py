@@ -172,8 +172,8 @@ def _trace_departure(replay: Replay, states: list[StepState], found: Departure) 
     if index is None or not _made_by_update(trace, index, state, found.parameter):
         return None
     keep = {index, *ancestors(trace, index)}
-    again = earlier.trace(keep=keep, until="logging")
-    kept = again.kept if again.same_events(trace) else {}
+    again = earlier.kept(keep, until="logging")
+    kept = again.events if again.same_events(trace) else {}
     facts: dict[str, Any] = {
         "scale": trace.scale,
         "growth": found.ratio,

@@ -104,7 +104,7 @@ def minimize(
     original = replay.nearest
     say("Tracing every op")
     trace = replay.trace(conditions=original, exponents=False)
-    analysis = analyse(trace, lambda keep: replay.trace(keep=keep, conditions=original))
+    analysis = analyse(trace, lambda keep: replay.kept(keep, conditions=original))
     if not analysis.origins and not analysis.absorbed:
         raise CannotRunError(
             f"The step of '{bundle.path}' has no non-finite origin here, so there is nothing to "
@@ -187,7 +187,7 @@ def _fails_with(replay: Replay, analysis: Analysis, samples: tuple[int, ...]) ->
             found = slice_trace(trace, starts_of(trace)).origins
             names = {_name(trace.graph, o) for o in found}
             return not found or _name(analysis.trace.graph, analysis.origins[0].origin) in names
-        again = analyse(trace, lambda keep: replay.trace(keep=keep, conditions=conditions))
+        again = analyse(trace, lambda keep: replay.kept(keep, conditions=conditions))
     except (CannotRunError, RuntimeError, ValueError, IndexError):
         return False
     wanted = analysis.absorbed[0][1].case.event

@@ -46,7 +46,7 @@ def counterfactual(replay: Replay, arguments: Mapping[str, Any], say: Say) -> Da
     original = replay.nearest
     say("Tracing every op")
     trace = replay.trace(conditions=original, exponents=False)
-    analysis = analyse(trace, lambda keep: replay.trace(keep=keep, conditions=original))
+    analysis = analyse(trace, lambda keep: replay.kept(keep, conditions=original))
     rows = run_counterfactuals(replay, analysis, say, only=name)
     if not rows:
         raise CannotRunError(

@@ -20,6 +20,7 @@ from workbench.replay import Replay
 
 if TYPE_CHECKING:
     from workbench.replay.trace import Trace
+    from workbench.replay.trace_kept import KeptPass
 
 Progress = Callable[[str], None]
 """Called with a sentence as each part begins."""
@@ -104,9 +105,9 @@ def diagnose_replay(
     trace = replay.trace(conditions=original)
     reproduction = replay.verdict(trace)
 
-    def again(keep: Collection[int]) -> Trace:
+    def again(keep: Collection[int]) -> KeptPass:
         progress("Looking at the operands of what matters")
-        return replay.trace(keep=keep, conditions=original)
+        return replay.kept(keep, conditions=original)
 
     raises = bundle.first_bad is not None and bundle.first_bad.sink == "exception"
     analysis: Analysis = analyse(trace, again, raises=raises)
@@ -140,7 +141,7 @@ def _without_scale(replay: Replay, analysis: Analysis, progress: Progress) -> An
         progress("Tracing the step without the loss scale")
         trace = replay.trace(conditions=conditions, exponents=False)
         trace.sinks = trace.sinks or trace.skips
-        analysis = analyse(trace, lambda keep: replay.trace(keep=keep, conditions=conditions))
+        analysis = analyse(trace, lambda keep: replay.kept(keep, conditions=conditions))
     analysis.counterfactuals = [row]
     return analysis
 

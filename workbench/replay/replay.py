@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from workbench.errors import UsageError
 from workbench.replay.devices import nearest, require_device
-from workbench.replay.memory import refuse_out_of_memory
 from workbench.replay.plan import (
     check_stage,
-    last_available,
-    order,
     position_after,
     recorded_stop,
     with_gate,
@@ -31,6 +28,7 @@ if TYPE_CHECKING:
 
     from workbench.evidence import Bundle, Conditions
     from workbench.replay.trace import Trace
+    from workbench.replay.trace_kept import KeptPass
     from workbench.step.runner import Outcome
 
 Progress = Callable[[dict[str, Any]], None]
@@ -368,30 +366,35 @@ class Replay:
         for more. A compiled model runs eagerly here.
 
         Args:
-            keep: Numbers of events whose real arguments are kept.
+            keep: Numbers of events whose real arguments are kept, in one more run.
             until: Last stage to run; None runs to the first gate that trips.
             conditions: What to run under; None takes those the replay was opened with.
-            exponents: Whether ranges say how magnitudes are spread over binary exponents: about a
-                fifth of a trace's time, and left out where arguments are kept.
+            exponents: Whether ranges say how magnitudes spread over binary exponents; they cost.
         """
-        from workbench.replay.trace import trace_step
+        from workbench.replay.instrumented import run_traced
 
-        self.source.require("input")
         wanted = conditions or self._base
-        require_device(wanted.device)
-        session = Session(self.source, wanted)
-        available = last_available(self.source)
-        last = available if until is None else min(until, available, key=order)
-        with session.running(traced=True):
-            trace = trace_step(
-                session.runner,
-                until=cast("Stage", last),
-                keep=keep,
-                micro_batches=session.batches,
-                stop_when_bad=until is None,
-                exponents=exponents and not keep,
-            )
-        refuse_out_of_memory(trace.first_bad, session.runner.model, self.source)
+        trace = run_traced(self.source, wanted, until, exponents=exponents)
+        if keep:
+            again = self.kept(keep, until, conditions)
+            trace.kept = again.events if again.same_events(trace) else {}
         if self._reproduction is not None and wanted == self.nearest:
             self._reproduction = with_trace(self._reproduction, trace, self.source)
         return trace
+
+    def kept(
+        self,
+        events: Collection[int],
+        until: str | None = None,
+        conditions: Conditions | None = None,
+    ) -> KeptPass:
+        """Run the step once more as a trace does, and keep the real arguments of some events.
+
+        Args:
+            events: Numbers of events of a trace under the same conditions.
+            until: As for the trace.
+            conditions: As for the trace.
+        """
+        from workbench.replay.instrumented import run_kept
+
+        return run_kept(self.source, conditions or self._base, until, events)

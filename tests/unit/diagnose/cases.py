@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from tests.unit.replay.traced import trace_of
+from tests.unit.replay.traced import kept_of, trace_of
 from workbench.diagnose.analysis import Analysis, analyse
 
 
@@ -17,16 +18,14 @@ def analysis_of(model: nn.Module, batch: Any, **step: Any) -> Analysis:
     optimizer = step.pop("optimizer", None)
     scaler = step.pop("scaler", None)
 
-    def run(keep: Any = ()) -> Any:
+    def run(tool: Any) -> Any:
         # a deep copy keeps optimizer and model tied to each other
         copied, chosen, own = copy.deepcopy((model, optimizer, scaler))
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            return trace_of(
-                copied, copy.deepcopy(batch), optimizer=chosen, scaler=own, keep=keep, **step
-            )
+            return tool(copied, copy.deepcopy(batch), optimizer=chosen, scaler=own, **step)
 
-    return analyse(run(), run)
+    return analyse(run(trace_of), lambda events: run(partial(kept_of, events)))
 
 
 def first(analysis: Analysis) -> tuple[str, str, str, str | None]:

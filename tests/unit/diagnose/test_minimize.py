@@ -69,7 +69,7 @@ def small(tmp_path: Path, *args: str, **kwargs: str) -> Small:
     bundle, path = bundle_of(tmp_path, *args, **kwargs)
     replay = Replay(open_bundle(bundle), step=incident_step(path))
     trace = replay.trace()
-    analysis = analyse(trace, lambda keep: replay.trace(keep=keep))
+    analysis = analyse(trace, replay.kept)
     shown = first_that_fails(replay, analysis)
     smaller = shrink(shown.computation, shown.still)
     whole = sum(t.numel() for t in shown.computation.tensors.values())
@@ -185,7 +185,7 @@ def test_samples_that_fail_for_another_reason_do_not_count(tmp_path: Path) -> No
     loss = "(b['x'].std(0).mean() + b['x'].prod().log() + out.sum())"
     bundle, path = bundle_of(tmp_path, loss, "x[2] = 0")
     replay = Replay(open_bundle(bundle), step=incident_step(path))
-    analysis = analyse(replay.trace(), lambda keep: replay.trace(keep=keep))
+    analysis = analyse(replay.trace(), replay.kept)
     samples, of, _ = smallest_samples(replay, analysis, lambda sentence: None)
     assert (samples, of) == ((2,), 8)
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.unit.replay.traced import trace_of
+from tests.unit.replay.traced import kept_of, trace_of
 from workbench.numerics.counts import count
 from workbench.replay.trace_events import Event
 from workbench.step.protocol import Autocast
@@ -224,9 +224,9 @@ def test_a_second_pass_keeps_the_real_inputs() -> None:
     model, x = nn.Linear(4, 3), torch.randn(5, 4)
     first = trace_of(copy.deepcopy(model), x, loss=lambda out, batch: out.log().mean())
     index = events_of(first, "log")[0].index
-    again = trace_of(model, x, loss=lambda out, batch: out.log().mean(), keep=[index])
-    assert first.same_events(again)
-    kept = again.kept[index]
+    again = kept_of([index], model, x, loss=lambda out, batch: out.log().mean())
+    assert again.same_events(first)
+    kept = again.events[index]
     expected = nn.functional.linear(x, model.weight, model.bias)
     assert torch.equal(kept.args[0], expected.detach())
 

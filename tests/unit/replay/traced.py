@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from workbench.replay.trace import Trace, trace_step
+from workbench.replay.trace_kept import KeptPass, keep_events
 from workbench.step.protocol import Autocast, TrainingStep
 from workbench.step.runner import StepRunner
 
@@ -42,12 +43,38 @@ def trace_of(
     *,
     optimizer: torch.optim.Optimizer | None = None,
     scaler: Any = None,
-    keep: Collection[int] = (),
     stop_when_bad: bool = True,
     **step: Any,
 ) -> Trace:
     """Trace one step of a model; the optimizer is SGD unless one is given."""
+    runner = _begun(FunctionStep(forward, loss, **step), model, batch, optimizer, scaler)
+    return trace_step(runner, micro_batches=[batch], stop_when_bad=stop_when_bad)
+
+
+def kept_of(
+    events: Collection[int],
+    model: nn.Module,
+    batch: Any,
+    forward: Callable[[Any, Any], Any] = lambda model, batch: model(batch),
+    loss: Callable[[Any, Any], Any] = lambda out, batch: out.pow(2).mean(),
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    scaler: Any = None,
+    **step: Any,
+) -> KeptPass:
+    """Run the same step again and keep what some of its events were given."""
+    runner = _begun(FunctionStep(forward, loss, **step), model, batch, optimizer, scaler)
+    return keep_events(runner, events)
+
+
+def _begun(
+    step: TrainingStep,
+    model: nn.Module,
+    batch: Any,
+    optimizer: torch.optim.Optimizer | None,
+    scaler: Any,
+) -> StepRunner:
     chosen = optimizer or torch.optim.SGD(model.parameters(), 0.1)
-    runner = StepRunner(FunctionStep(forward, loss, **step), model, [chosen], scaler)
+    runner = StepRunner(step, model, [chosen], scaler)
     runner.begin([batch])
-    return trace_step(runner, keep=keep, micro_batches=[batch], stop_when_bad=stop_when_bad)
+    return runner
