@@ -132,6 +132,13 @@ def _take(
 
 def _open(page: Any, address: str, work: Path, bundle: Path, step: str) -> None:
     """A notebook of its own on a bundle, run."""
+    _notebook(page, address, work, bundle, step)
+    lab.run_all(page)
+    page.wait_for_selector(".wb-root .wb-stage", timeout=LONG)
+
+
+def _notebook(page: Any, address: str, work: Path, bundle: Path, step: str) -> None:
+    """A notebook of its own on a bundle, with its kernel ready."""
     name = f"{bundle.parent.name}-{bundle.name}.ipynb"
     notebook = json.loads((ROOT / "notebooks" / "investigate.ipynb").read_text())
     for cell in notebook["cells"]:
@@ -139,8 +146,6 @@ def _open(page: Any, address: str, work: Path, bundle: Path, step: str) -> None:
             cell["source"] = f"bundle = {str(bundle)!r}\nstep = {step!r}"
     (work / name).write_text(json.dumps(notebook))
     lab.open_notebook(page, address, name)
-    lab.run_all(page)
-    page.wait_for_selector(".wb-root .wb-stage", timeout=LONG)
 
 
 def _report(bundle: Path, step: str, out: Path) -> None:
