@@ -18,8 +18,10 @@ from workbench.checkpoints import find_checkpoints, scan
 from workbench.diagnose import diagnose
 from workbench.evidence import Bundle, open_bundle
 from workbench.evidence.incidents import incident_of
+from workbench.evidence.redact import redact
 from workbench.numerics import jsonio
 from workbench.replay import Replay
+from workbench.replay.source import Source
 
 HERE = Path(__file__).parent
 REFERENCE = "tests.distributed.incident_step:Step"
@@ -48,6 +50,12 @@ def workbench(*words: str) -> dict[str, Any]:
         capture_output=True, text=True, cwd=ROOT, check=True,
     )  # fmt: skip
     return jsonio.loads(done.stdout)
+
+
+def test_every_rank_names_the_bundle_of_the_rank_that_went_bad_first(launched: Launched) -> None:
+    bundle = bundle_of(launched, "ddp", 1).path
+    told = f"First   rank 1 went bad first: {bundle}\n        workbench diagnose {bundle} --step"
+    assert launched.output.count(told) == 1  # rank 0 says it; rank 1's own bundle is that one
 
 
 def test_ddp_ranks_make_one_incident(launched: Launched) -> None:
@@ -98,6 +106,19 @@ def test_a_ddp_rank_replays_in_one_process(launched: Launched, rank: int) -> Non
     assert reproduction.verdict == "bitwise", reproduction
     compared = "recorded, not computed again" if rank == 0 else "not compared"
     assert any(compared in one for one in reproduction.differences)
+    assert any("equal bit sums of 1 of 1 bucket" in one for one in reproduction.differences)
+
+
+def test_other_gradients_than_those_given_to_the_reduction_are_not_bitwise(
+    launched: Launched, tmp_path: Path
+) -> None:
+    source = Source.from_bundle(bundle_of(launched, "ddp", 0), Step)
+    (bucket,) = source.evidence["digests"]["contribution"]["buckets"]
+    assert sorted(bucket["parameters"]) == ["a.bias", "a.weight", "b.bias", "b.weight"]
+    bucket["sum"] += 1  # one bit of one gradient
+    reproduction = Replay.from_source(source).verdict()
+    assert reproduction.verdict == "same_mask"
+    assert any("had other bits before" in one for one in reproduction.differences)
 
 
 def test_the_rank_that_made_it_is_told_from_the_one_that_received_it(launched: Launched) -> None:
@@ -110,6 +131,12 @@ def test_the_rank_that_made_it_is_told_from_the_one_that_received_it(launched: L
     assert (origin["rank"], origin["kind"], origin["cause"]) == (1, "collective", "rank_local")
     assert received.data["ranks"]["received"] == [0]
     assert received.data["contamination"]["collective"] is True
+    assert received.data["contamination"]["parameters"] == []
+    name = bundle_of(launched, "ddp", 1).path.name
+    assert f"workbench diagnose {name} --step {REFERENCE}" in origin["fix"]
+    said = {answer["key"]: answer["sentence"] for answer in received.data["answers"]}
+    assert said["contaminated"].startswith("Stopped before the update: no parameter")
+    assert "the update was skipped by the gate" in said["ranks"]
     assert made.data["ranks"]["desync"] == []
 
 
@@ -158,6 +185,8 @@ def test_an_fsdp_rank_replays_on_the_unsharded_model(launched: Launched, rank: i
     assert reproduction.verdict == ("bitwise" if rank == 1 else "unverifiable")
     assert any("parts of 2 of 2 ranks" in one for one in reproduction.differences)
     assert any("mixed precision" in one for one in reproduction.differences)
+    if rank == 0:
+        assert "with the recorded bits before their reduction" in reproduction.sentence
 
 
 def test_parts_of_one_rank_alone_are_said_to_be_incomplete(
@@ -196,20 +225,69 @@ def test_a_pipeline_stage_says_why_it_is_not_replayed_alone(launched: Launched) 
     assert [m.rank for m in first] == [1]
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp"])
-def test_torchrun_replays_all_ranks(launched: Launched, tmp_path: Path, name: str) -> None:
-    """Every rank's verdict in one table; the reduction is computed again."""
-    bundle = bundle_of(launched, name, 0)
-    words = (str(bundle.path), "--step", REFERENCE, "--json")
-    done = launch(Path("workbench"), 2, tmp_path, "replay", *words, module=True)
+def replayed_together(bundle: Bundle, folder: Path, *words: str) -> dict[str, Any]:
+    """What ``torchrun … -m workbench replay`` prints with ``--json``."""
+    given = (str(bundle.path), "--step", REFERENCE, "--json", *words)
+    done = launch(Path("workbench"), 2, folder, "replay", *given, module=True)
     assert done.code == 0, done.output[-3000:]
+    assert "Worst exit code of the ranks: 0." in done.output
     begin = done.output.index('{\n  "backend"')
     data, _ = json.JSONDecoder().raw_decode(done.output[begin:])
     assert data["schema"] == "workbench.replay-ranks/1"
     assert [row["rank"] for row in data["ranks"]] == [0, 1]
-    assert data["verdicts"]["1"] == "bitwise"
-    assert data["verdicts"]["0"] in ("bitwise", "same_mask")
+    return data
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp"])
+def test_torchrun_replays_all_ranks(launched: Launched, tmp_path: Path, name: str) -> None:
+    """Every rank's verdict in one table; the reduction is computed again, with the same bits."""
+    data = replayed_together(bundle_of(launched, name, 0), tmp_path)
+    assert data["verdicts"] == {"0": "bitwise", "1": "bitwise"}
+    assert data["ranks"][0]["gradients_compared"]
     assert data["ranks"][0]["first_bad"]["stage"] == "reduce"
+    assert data["until"] == "reduce"
+
+
+def test_all_ranks_run_on_through_the_update_without_the_bad_sample(
+    launched: Launched, tmp_path: Path
+) -> None:
+    """A changed condition on all ranks; where all are finite the original is run again."""
+    words = ("--set", "keep_samples=0,1,3")
+    data = replayed_together(bundle_of(launched, "fsdp", 0), tmp_path, *words)
+    assert data["diagnostic"]
+    assert data["changed"] == {"keep_samples": [0, 1, 3]}
+    for row in data["ranks"]:
+        assert row["first_bad"] is None
+        assert row["updated"] == ["yes"]
+        assert {one["stage"]: one["status"] for one in row["stages"]}["after_update"] == "clean"
+        assert row["original_after"]["first_bad"] is not None
+
+
+def test_ranks_that_cannot_begin_say_the_code_that_torchrun_hides(
+    launched: Launched, tmp_path: Path
+) -> None:
+    bundle = bundle_of(launched, "ddp", 0)
+    alone = shutil.copytree(bundle.path, tmp_path / bundle.path.name)
+    words = (str(alone), "--step", REFERENCE)
+    done = launch(Path("workbench"), 2, tmp_path / "out", "replay", *words, module=True)
+    assert done.code == 1
+    assert done.output.count("No bundle of rank 1 lies beside") == 1
+    assert "Worst exit code of the ranks: 4 (torchrun ends with 1)." in done.output
+
+
+def test_redacted_bundles_of_an_incident_are_still_one(launched: Launched, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        bundle = bundle_of(launched, "ddp", rank)
+        redact(bundle, tmp_path / bundle.path.name)
+    copy = open_bundle(tmp_path / bundle.path.name)
+    assert copy.manifest.incident == bundle.manifest.incident
+    incident = incident_of(copy)
+    assert [(m.rank, m.role) for m in incident.members] == [(1, "first"), (0, "received")]
+    assert incident.absent == []
+    said = copy.json("ranks.json")
+    assert said["parallel"]["kinds"] == ["ddp"]
+    assert said["sums"]["optimizer"] == {}
+    assert "first_bad" not in said["decision"]
 
 
 def test_a_checkpoint_of_two_ranks_is_scanned_and_loaded_by_one(launched: Launched) -> None:

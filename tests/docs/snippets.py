@@ -7,7 +7,8 @@
 - ``<!-- setup … -->`` is Python that the page needs and a reader does not: it runs in its place;
 - ``<!-- not run: why -->`` before a block leaves it out.
 
-Commands run in this process, so that a whole page costs one import of torch.
+Commands run in this process, so that a whole page costs one import of torch; `torchrun` starts real
+ranks.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import os
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 import tempfile
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 _BLOCK = re.compile(
     r"<!-- setup\n(?P<setup>.*?)-->"
     r"|(?P<skip><!-- not run: [^\n]+ -->\n\s*)?"
@@ -84,7 +87,8 @@ def _console(body: str, page: Page, place: str) -> None:
         if line.startswith("$ "):
             code, said = _command(shlex.split(line[2:]))
             page.commands.append(line[2:])
-            expected = 1 if "Error" in body and line.startswith("$ python") else 0
+            fails = "Error" in body and line.startswith(("$ python", "$ torchrun"))
+            expected = 1 if fails else 0
             assert code == expected, f"{place}: {line!r} ended with {code}: {said[-1500:]}"
         elif line.strip():
             assert line.strip() in said, f"{place}: {line!r} is not in: {said[-1500:]}"
@@ -94,6 +98,8 @@ def _command(words: list[str]) -> tuple[int, str]:
     """Run ``workbench …`` or ``python file.py`` here; exit code and all that was printed."""
     from workbench.cli.main import main
 
+    if words[0] == "torchrun":
+        return _ranks(words[1:])
     code = 0
     with _printed() as out:
         try:
@@ -110,6 +116,16 @@ def _command(words: list[str]) -> tuple[int, str]:
         sys.stdout.flush()
         out.seek(0)
         return code, out.read()
+
+
+def _ranks(words: list[str]) -> tuple[int, str]:
+    """Run ``torchrun …`` on a port of its own; exit code and all that its ranks printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=180,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    return done.returncode, done.stdout
 
 
 @contextlib.contextmanager

@@ -26,6 +26,8 @@ MOST_INDEX: Final = 64 * 2**20
 STATES_FILE: Final = "workbench-checkpoints.json"
 QUARANTINED: Final = "quarantined."
 """Put before the name of what was moved out of the way of loaders."""
+EVIDENCE: Final = (".bundle", ".findings")
+"""Folders of incidents: they hold tensors, and are no checkpoints."""
 _STEP: Final = re.compile(r"(?:step|checkpoint|global_step|iter(?:ation)?|epoch)[-_=]?(\d+)", re.I)
 _NUMBER: Final = re.compile(r"(\d+)")
 _RANDOM_STATES: Final = re.compile(r"(^|[-_.])rng[-_.]|^random_states")
@@ -104,6 +106,12 @@ def find_checkpoints(directory: str | Path) -> list[Checkpoint]:
             f"{str(root)!r} is not a directory, so no checkpoints were looked for. Give the "
             "directory that training saves its checkpoints in."
         )
+    if root.name.endswith(EVIDENCE):
+        raise UsageError(
+            f"{str(root)!r} is the evidence of an incident, whose tensors are bad as they should "
+            "be, so no checkpoints were looked for in it. Give the directory that training saves "
+            "its checkpoints in."
+        )
     found = [c for path in sorted(root.iterdir()) if (c := checkpoint_at(path)) is not None]
     if all(one.step is not None for one in found):
         return sorted(found, key=lambda one: (one.step, one.name))
@@ -117,6 +125,8 @@ def checkpoint_at(path: Path) -> Checkpoint | None:
         path: A file or a folder.
     """
     if path.name.startswith((".", QUARANTINED)) or path.is_symlink():
+        return None
+    if path.name.endswith(EVIDENCE):
         return None
     if path.is_dir():
         if (path / ".metadata").is_file():

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from workbench.diagnose.command_line import diagnose_command
 from workbench.diagnose.desync import Desync, find_desync
 from workbench.evidence.incidents import Incident, incident_of, siblings
 from workbench.evidence.wording import joined, number
@@ -35,8 +36,8 @@ _FIX_SUM: Final = (
     "hook), divide before the sum, or lower the loss scale"
 )
 _FIX: Final = (
-    "Look at the rank that made it: diagnose its bundle, and its batch first, since all ranks have "
-    "the same parameters"
+    "Diagnose the rank that made it{where} ({command}), its batch first: all ranks have the same "
+    "parameters"
 )
 
 
@@ -164,9 +165,19 @@ def _collective_row(bundle: Bundle, found: Across, rank: int | None) -> dict[str
         "source": "",
         "event": None,
         "explanation": _SUMMED if summed else _EXPLAINED.format(who=who),
-        "fix": _FIX_SUM if summed else _FIX,
+        "fix": _FIX_SUM if summed else _diagnose_first(bundle, found),
         "rank_local": found.local,
     }
+
+
+def _diagnose_first(bundle: Bundle, found: Across) -> str:
+    """What to do next, as a command that can be run where this bundle lies."""
+    first = next((m for m in found.incident.first if m.bundle), None)
+    if first is None:
+        return "Diagnose the rank that made it; its bundle does not lie beside this one"
+    where = "" if first.path is not None else ", once its bundle lies beside this one"
+    command = diagnose_command(bundle, first.bundle)
+    return _FIX.format(where=where, command=command)
 
 
 def _overflow(kind: str, dtype: str | None) -> str | None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from workbench.diagnose.command_line import diagnose_command, step_option
 from workbench.diagnose.ranks import ranks_answer
 from workbench.evidence.summary import reach, summary_facts, sure
 from workbench.evidence.verdicts import result_sentence
@@ -68,8 +69,7 @@ def five_answers(bundle: Bundle, findings: Findings | Mapping[str, Any] | None) 
     data = _data(findings)
     replayed = bool(_mapping(data.get("reproduction")).get("verdict"))
     name = shlex.quote(bundle.path.name)
-    step = _step_option(bundle)
-    diagnose = f"workbench diagnose {name}{step}"
+    step, diagnose = step_option(bundle), diagnose_command(bundle)
     facts = summary_facts(bundle, data if replayed else None)
     said_of_ranks, seen_of_ranks = ranks_answer(bundle, data)
     said = {
@@ -235,14 +235,6 @@ def _gone(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 # -- reading --------------------------------------------------------------------------------------
-
-
-def _step_option(bundle: Bundle) -> str:
-    """How the step's code is named on a command line."""
-    known = bundle.manifest.step_reference
-    if known.kind == "integration" or not known.reference:
-        return "" if known.kind == "integration" else " --step module:Name"
-    return f" --step {shlex.quote(clean(known.reference, 200))}"
 
 
 def _data(findings: Findings | Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -50,6 +50,8 @@ def contamination(
             reasons |= dict.fromkeys(
                 KEYS, "the run made this update, and it cannot be replayed to its end here"
             )
+    elif analysis is None and replay is not None:  # finite here, and stopped with other ranks
+        seen = after_update(replay) if updated else before_update(replay)
     if seen is not None:
         for key in KEYS:
             found[key] = list(dict.fromkeys([*seen.get(key, []), *recorded.get(key, [])]))
@@ -60,7 +62,8 @@ def contamination(
     if why:
         reasons["collective"] = why
     held = any(found[key] for key in KEYS)
-    found["checkpoints"] = [] if analysis is not None and not held and not updated else None
+    replayed = analysis is not None or seen is not None
+    found["checkpoints"] = [] if replayed and not held and not updated else None
     kept = evidence.get("checkpoints")
     if isinstance(kept, Mapping):
         near = [one for one in kept.get("near") or [] if isinstance(one, Mapping)]
@@ -85,11 +88,23 @@ def after_update(replay: Replay) -> dict[str, list[str]] | None:
     Returns:
         Names by ``parameters``, ``optimizer_state`` and ``buffers``; None where it cannot be run.
     """
-    if "update" in replay.source.unavailable():
-        return None
+    return None if "update" in replay.source.unavailable() else _until(replay, "logging")
+
+
+def before_update(replay: Replay) -> dict[str, list[str]] | None:
+    """Run the step up to its update, which the run did not make, and look at what is there.
+
+    Returns:
+        Names by ``parameters``, ``optimizer_state`` and ``buffers``; None where it cannot be run.
+    """
+    return None if "clip" in replay.source.unavailable() else _until(replay, "update")
+
+
+def _until(replay: Replay, stage: str) -> dict[str, list[str]] | None:
+    """What is bad before a stage of the step; None where it does not come so far here."""
     try:
         session = Session(replay.source, replay.nearest)
-        while (unit := session.runner.next_unit) is not None and unit.stage != "logging":
+        while (unit := session.runner.next_unit) is not None and unit.stage != stage:
             if session.advance().exception is not None:
                 return None
     except (WorkbenchError, RuntimeError):

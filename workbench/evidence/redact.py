@@ -19,8 +19,10 @@ import torch
 from torch import Tensor
 
 from workbench.errors import BundleError, UsageError
+from workbench.evidence.incidents import RANKS, ranks_file
 from workbench.evidence.reader import Bundle
 from workbench.evidence.redact_findings import redact_findings
+from workbench.evidence.redact_ranks import redact_decision, redact_ranks
 from workbench.evidence.sample_values import SampleValues, rounded
 from workbench.evidence.schema import GOALS, FirstBad, StepReference, check_name
 from workbench.evidence.scrub import scrub, scrub_tree
@@ -35,13 +37,13 @@ _FEWEST: Final = 16
 _COUNTS: Final = ("nan", "pos_inf", "neg_inf", "finite", "zeros", "subnormals")
 _EVIDENCE: Final = (
     "schema kind stage phase micro_step tensor stopped_at bad bad_total bad_by_group loss losses "
-    "gradients units update digests soft_gates"
+    "gradients units update reduce digests soft_gates"
 ).split()
 _LEDGER: Final = (
     "run_id step micro_step time rank world dp_rank tp_rank pp_rank model_commit tokenizer_hash "
     "config_hash precision mode loss loss_components loss_scale loss_scale_previous growth_tracker "
     "learning_rates grad_norm grad_norm_is_scaled optimizers consecutive_skips schedulers_advanced "
-    "rng_digest first_bad_stage"
+    "rng_digest first_bad_stage reduce fingerprint"
 ).split()
 _KEYED: Final = ("batch_fingerprint", "sample_ids", "shard_id", "global_batch_id")
 _PROVENANCE: Final = ("model_commit", "tokenizer_hash", "config_hash")
@@ -127,6 +129,9 @@ class _Copy:
         if bundle.has("environment.json"):
             kept = {key: v for key, v in bundle.environment().items() if key != "host"}
             writer.add_json("environment.json", scrub_tree(kept))
+        if said := ranks_file(bundle):
+            kept = redact_ranks(said, self._values, parameters=self._parameters)
+            writer.add_json(RANKS, scrub_tree(kept))
 
     def _record(self, record: Mapping[str, Any]) -> dict[str, Any]:
         kept = {key: self._plain(record.get(key)) for key in _LEDGER}
@@ -134,6 +139,7 @@ class _Copy:
         kept["batch_summary"] = _shapes(record.get("batch_summary"))
         kept["soft_gates"] = self._soft_gates(record.get("soft_gates"))
         kept["alerts"] = self._alerts(record.get("alerts"))
+        kept["decision"] = redact_decision(record.get("decision"), self._values)
         return kept
 
     def _evidence(self, evidence: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,6 +147,7 @@ class _Copy:
         kept["soft_gates"] = self._soft_gates(evidence.get("soft_gates"))
         kept["alerts"] = self._alerts(evidence.get("alerts"))
         kept["reason"] = self._plain(evidence.get("reason"))
+        kept["decision"] = redact_decision(evidence.get("decision"), self._values)
         kept["notes"] = [self._values.without(str(n), whole=True) for n in _list(evidence, "notes")]
         kept["input"] = [
             {key: self._plain(v.get(key)) for key in ("field", "index", "micro_step", "of")}
@@ -258,6 +265,8 @@ class _Copy:
             step=old.step,
             rank=old.rank,
             world=old.world,
+            incident=self._plain(old.incident),
+            level=old.level,
             fingerprint=old.fingerprint,
             first_bad=self._first_bad(old.first_bad),
             conditions=old.conditions,

@@ -21,7 +21,7 @@ _SCHEMA: Final = "workbench.findings/1"
 _TABLES: Final = ("events", "layers")
 _KEPT: Final = (
     "schema first_bad reproduction origins contributors chain counterfactuals contamination "
-    "absorbed step_order alerts summary limits answers"
+    "absorbed step_order alerts summary limits answers ranks"
 ).split()
 
 
@@ -41,6 +41,10 @@ def redact_findings(bundle: Bundle, copy: Path, values: SampleValues) -> bool:
         return False
     target = open_bundle(copy)
     data = {key: value for key, value in found.items() if key in _KEPT}
+    ranks = data.get("ranks")
+    for row in ranks.get("ranks") or [] if isinstance(ranks, dict) else []:
+        if isinstance(row, dict):
+            row["path"] = None  # where it lay on the machine it was diagnosed on
     data = rounded(values.without_tree(data, whole=_about_the_batch(found)))
     data["first_bad"] = None if target.first_bad is None else target.first_bad.as_dict()
     data["bundle"] = {

@@ -22,7 +22,8 @@ from workbench.evidence.store import Store, Window, ZipStore
 _DIRECTORY: Final = ".bundle"
 _ZIP: Final = ".bundle.zip"
 _FINDINGS: Final = ".findings"
-_LEDGER: Final = ".ledger.jsonl"
+_LEDGERS: Final = (".ledger.jsonl", ".ledger.1.jsonl")
+"""A run's ledger, and the part of it from before the file began anew."""
 _MOST: Final = 100_000
 _DEEPEST: Final = 12
 _LARGEST_READ: Final = 64 << 20  # a zip's directory claims its own size; it is not believed
@@ -83,6 +84,7 @@ def find_stored(url: str) -> Shelf:
         UsageError: No such folder, or a kind of store fsspec does not know.
         CannotRunError: The store's library is not installed, or the store does not answer.
     """
+    _refuse_one_bundle(url)
     shelf = _find_local(Path(url)) if is_local(url) else _find_remote(url)
     shelf.bundles.sort(key=lambda spot: spot.url)
     return shelf
@@ -147,6 +149,17 @@ def read_stored(url: str, limit: int, *, tail: bool = False) -> bytes | None:
 # -- finding ------------------------------------------------------------------------------------
 
 
+def _refuse_one_bundle(url: str) -> None:
+    name = url.rstrip("/").rpartition("/")[2]
+    if not name.endswith((_DIRECTORY, _ZIP)):
+        return
+    folder = url.rstrip("/").rpartition("/")[0] or "."
+    raise UsageError(
+        f"{url!r} is one bundle, and this puts many together, so nothing was read. Give the folder "
+        f"that it lies in, {folder!r}, or look at the one with: workbench diagnose {name}"
+    )
+
+
 def _find_local(folder: Path) -> Shelf:
     if not folder.is_dir():
         raise UsageError(
@@ -164,7 +177,7 @@ def _find_local(folder: Path) -> Shelf:
                 shelf.bundles.append(Spot(str(here / name), beside))
         for name in names:
             path = here / name
-            if name.endswith(_LEDGER) and not path.is_symlink():
+            if name.endswith(_LEDGERS) and not path.is_symlink():
                 shelf.ledgers[str(path)] = path.stat().st_size
         folders[:] = [name for name in folders if not _is_closed(name)]
     return shelf
@@ -215,7 +228,7 @@ def _take(files: Any, shelf: Shelf, directories: dict[str, Any], names: dict[str
             beside = name.removesuffix(".zip") + _FINDINGS
             shelf.bundles.append(Spot(files.unstrip_protocol(path), beside in directories))
     for name, info in names.items():
-        if name.endswith(_LEDGER) and not name.startswith("."):
+        if name.endswith(_LEDGERS) and not name.startswith("."):
             shelf.ledgers[files.unstrip_protocol(str(info["name"]))] = int(info.get("size") or 0)
     for name in list(directories):
         if _is_closed(name):

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from workbench.evidence.reach import BEFORE_UPDATE, contaminated
 from workbench.evidence.schema import FirstBad
 from workbench.evidence.verdicts import said_missing, survival_sentence, verdict_sentence
-from workbench.evidence.wording import MINUS, clean, count_words, joined, kind_word, number, plurals
+from workbench.evidence.wording import MINUS, clean, count_words, joined, kind_word, number
 
 if TYPE_CHECKING:
     from workbench.evidence.reader import Bundle
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 BAD, ALERT, QUIET = "✕", "!", "·"
 NOT_REPLAYED: Final = "Not replayed yet."
 
-# Stages whose ops run before any parameter is written by an optimizer.
-_BEFORE_UPDATE: Final = frozenset(
-    {"input", "forward", "loss", "backward", "reduce", "unscale", "clip"}
-)
 _SUBJECTS: Final = {
     "loss": "loss",
     "gradient": "gradient of",
@@ -81,14 +78,25 @@ class SummaryFacts:
 def summary_facts(bundle: Bundle, findings: Mapping[str, Any] | None = None) -> SummaryFacts:
     """The facts of a bundle alone, or of a bundle and its findings."""
     manifest = bundle.manifest
+    evidence = bundle.evidence() if bundle.has("evidence.json") else {}
     return SummaryFacts(
         first_bad=manifest.first_bad,
         kind=manifest.kind,
         findings=findings,
         completeness=manifest.completeness,
+        update_withheld=_withheld(evidence),
         scaler_skip=findings is not None and _scaler_skipped(bundle),
-        **checkpoint_facts(bundle.evidence() if bundle.has("evidence.json") else {}),
+        **checkpoint_facts(evidence),
     )
+
+
+def _withheld(evidence: Mapping[str, Any]) -> bool | None:
+    """Whether no optimizer updated anything in this step, by the record; None where it is open."""
+    made = _mapping(evidence.get("update")).get("optimizers")
+    if not isinstance(made, list):
+        return None
+    rows = [_mapping(one) for one in made]
+    return not any(one.get("attempted") and one.get("updated") != "no" for one in rows)
 
 
 def checkpoint_facts(evidence: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,7 +202,7 @@ def reach(facts: SummaryFacts) -> str:
     bad = _first_bad(facts)
     contamination = (facts.findings or {}).get("contamination")
     if isinstance(contamination, Mapping):
-        return _contaminated(facts, contamination, bad)
+        return contaminated(contamination, bad, facts.update_withheld)
     if bad is None or facts.kind == "alert":
         return "No non-finite value was caught."
     if facts.update_withheld is True:
@@ -202,7 +210,7 @@ def reach(facts: SummaryFacts) -> str:
             "Stopped before the update. Parameters, optimizer state and checkpoints were not "
             "scanned yet."
         )
-    if facts.update_withheld is False or bad.get("stage") not in _BEFORE_UPDATE:
+    if facts.update_withheld is False or bad.get("stage") not in BEFORE_UPDATE:
         return (
             "The update of this step was made: parameters and optimizer state may hold bad values. "
             "Not scanned yet."
@@ -360,43 +368,3 @@ def _missing(facts: SummaryFacts) -> str | None:
         f"{goal}: {state}" for goal, state in facts.completeness.items() if state != "complete"
     ]
     return clean(f"the bundle is incomplete ({joined(lacking)})", 200) if lacking else None
-
-
-def _contaminated(
-    facts: SummaryFacts, contamination: Mapping[str, Any], bad: Mapping[str, Any] | None
-) -> str:
-    words = (
-        ("parameters", "parameter"),
-        ("optimizer_state", "optimizer state"),
-        ("buffers", "buffer"),
-        ("checkpoints", "checkpoint"),
-    )
-    held, unknown = [], []
-    for key, word in words:
-        names = contamination.get(key)
-        if names is None and key in contamination:
-            unknown.append(word)
-        elif isinstance(names, list) and names:
-            held.append(f"{word} {joined([clean(name, 60) for name in names], 2)}")
-    if held:
-        text = f"Bad values in {'; '.join(held)}."
-        text += f" Not known: {plurals(unknown)}." if unknown else ""
-    elif unknown == ["checkpoint"]:
-        text = "No parameter, buffer or optimizer state holds a bad value; later checkpoints were "
-        text += "not recorded."
-    elif unknown:
-        text = f"Not known, since not scanned or not recorded: {plurals(unknown)}."
-    elif (
-        bad is not None
-        and bad.get("stage") in _BEFORE_UPDATE
-        and facts.update_withheld is not False
-    ):
-        text = (
-            "Stopped before the update: no parameter, optimizer state or checkpoint holds a bad "
-            "value."
-        )
-    else:
-        text = "No parameter, buffer, optimizer state or checkpoint holds a bad value."
-    if contamination.get("collective") is True:
-        text += " The bad value went through a collective to all ranks."
-    return text

@@ -58,6 +58,15 @@ def local_values(t: Tensor) -> Tensor | None:
     return t
 
 
+def local_part(t: Tensor) -> Tensor:
+    """This rank's part of a distributed tensor; any other tensor as it is."""
+    to_local = getattr(t, "to_local", None)
+    if to_local is None:
+        return t
+    part: Tensor = to_local()
+    return part
+
+
 def without_history(t: Tensor) -> Tensor:
     """The same values, not followed by autograd."""
     if not t.requires_grad:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from workbench.errors import NonFiniteError
 from workbench.record.ending import any_updated
 from workbench.record.policy import Action
+from workbench.record.ranks.first import first_elsewhere
 from workbench.record.trip import Finding, Trip, decide, make_trip
 from workbench.step.runner import StepRunner
 from workbench.step.stages import Unit
@@ -76,10 +77,14 @@ def _fail(
     recorder: Recorder, session: Session, runner: StepRunner, finding: Finding, error: BaseException
 ) -> None:
     """Seal the evidence of an exception and note it there; never raises."""
-    freeze(recorder, session, runner, finding)
+    trip = freeze(recorder, session, runner, finding)
     result = recorder.finish(session, runner)
     if result.incident is not None:
         note(error, f"workbench: the evidence of this step is in {result.incident}")
+    first = recorder.guard("first rank", lambda: first_elsewhere(recorder, session, trip))
+    if first is not None:
+        where = "" if first.shared else ", on the machine of that rank"
+        note(error, f"workbench: the evidence of rank {first.rank} is in {first.bundle}{where}")
     for failure in recorder.failed_in(session):
         note(error, f"workbench: while recording, {failure}")
 

@@ -15,6 +15,7 @@ from workbench.record.incident import Incident, Written
 from workbench.record.ledger import freeze_first_bad
 from workbench.record.message import incident_text
 from workbench.record.order_lint import MAY_BE_MEANT, REMARKS
+from workbench.record.ranks.first import first_elsewhere
 from workbench.record.record import grad_norm, make_record, sum_components
 from workbench.record.result import Skipped, StepResult
 from workbench.record.session import Session
@@ -259,6 +260,7 @@ def _tell(
         [*recorder.failed_in(session), *session.notes],
         step=recorder.reference["reference"],
         checkpoints=session.checkpoints,
+        first=recorder.guard("first rank", lambda: first_elsewhere(recorder, session, trip)),
     )
     if session.raising:  # the exception says it
         return

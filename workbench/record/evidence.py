@@ -68,6 +68,7 @@ def evidence_of(
         "digests": {
             "loss_bits": session.loss_bits,
             "gradients": session.gradient_digests(),
+            "contribution": session.contribution,
             "masks": {one.name: one.mask for one in bad},
             "rng": session.rng_after,
         },

@@ -9,6 +9,7 @@ from typing import Any
 
 from workbench.evidence.summary import SummaryFacts, checkpoint_facts, summary_lines
 from workbench.evidence.wording import byte_size
+from workbench.record.ranks.first import First
 from workbench.record.trip import Trip
 
 
@@ -21,6 +22,7 @@ def incident_text(
     failures: Sequence[str] = (),
     step: str = "",
     checkpoints: Mapping[str, Any] | None = None,
+    first: First | None = None,
 ) -> str:
     """Compose the text of exception and log.
 
@@ -34,6 +36,7 @@ def incident_text(
         step: Reference to the step's code, ``module:Name`` or ``file.py:Name``; empty where there
             is none.
         checkpoints: The run's checkpoints, where it keeps track of them.
+        first: The rank whose bundle says where it began, where that is another one.
     """
     facts = SummaryFacts(
         first_bad=trip.first_bad,
@@ -46,12 +49,20 @@ def incident_text(
     if bundle is None:
         lines.append("Bundle  none was written.")
     else:
-        path = shlex.quote(str(bundle))
+        lines.append(f"Bundle  {bundle} ({byte_size(size)})")
+    wanted = bundle if first is None else first.bundle
+    if first is not None:
+        lines.append(_began(first))
+    if wanted is not None:
+        path = shlex.quote(str(wanted))
         code = f" --step {shlex.quote(step)}" if step else ""
-        lines += [
-            f"Bundle  {bundle} ({byte_size(size)})",
-            f"        workbench diagnose {path}{code}",
-            f"        workbench open {path}",
-        ]
+        lines += [f"        workbench diagnose {path}{code}", f"        workbench open {path}"]
     lines += [f"Note    {failure}" for failure in failures]
     return "\n".join(lines)
+
+
+def _began(first: First) -> str:
+    """Where the bundle lies that says where it began."""
+    what = "raised" if first.raised else "went bad first"
+    where = "" if first.shared else ", on the machine of that rank; there, or once it is here:"
+    return f"First   rank {first.rank} {what}: {first.bundle}{where}"

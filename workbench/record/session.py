@@ -86,6 +86,7 @@ class Session:
         self.decision: dict[str, Any] = {}
         self.first_trip: Trip | None = None
         self.reduce: dict[str, Any] | None = None
+        self.contribution: dict[str, Any] | None = None
         self.asks_again = False
         self.alerted_by: int | None = None
         self.buffers_seen = False

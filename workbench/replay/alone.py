@@ -33,7 +33,12 @@ def alone(graded: Grade, source: Source, result: RunResult, session: Session) ->
     if recorded and not same:
         loss = "the loss has other bits"
     graded.verdict = "unverifiable"
-    graded.unequal = [reason, f"of this rank's own part, {loss} and the gradients are finite"]
+    own = session.reduction.own
+    gradients = "the gradients are finite"
+    if own is not None:
+        bits = "other bits" if own.unequal else "the recorded bits"
+        gradients += f", with {bits} before their reduction"
+    graded.unequal = [reason, f"of this rank's own part, {loss} and {gradients}"]
     return graded
 
 

@@ -15,6 +15,7 @@ import torch
 
 from workbench.evidence.incidents import siblings
 from workbench.numerics.counts import all_finite
+from workbench.replay.contribution import Contribution, compare_contribution
 from workbench.step import gates
 from workbench.step.names import named_parameters
 
@@ -40,6 +41,8 @@ class Reduction:
         kinds: How the model was spread over ranks.
         put_in: Whether recorded gradients were put in place of those computed here.
         was_bad: Whether this rank's gradients were bad before their reduction, by the record.
+        own: How this rank's own gradients compare with those it gave to the reduction; None where
+            that was not recorded, or not run to.
     """
 
     def __init__(self, source: Source) -> None:
@@ -49,12 +52,21 @@ class Reduction:
         self.was_bad = said.get("bad_before") if isinstance(said, Mapping) else None
         self._source = source
         self.put_in = False
+        self.own: Contribution | None = None
         self._recorded: dict[str, Tensor] | None = None
 
     @property
     def there(self) -> bool:
         """Whether gradients were reduced with other ranks."""
         return bool({"ddp", "fsdp2"} & set(self.kinds))
+
+    def look(self, model: nn.Module) -> None:
+        """Compare the gradients computed here with what this rank gave to the reduction.
+
+        Args:
+            model: The model, after its backward and before anything else.
+        """
+        self.own = compare_contribution(self._source.digests.get("contribution"), model)
 
     def apply(self, model: nn.Module, scaler: Any) -> None:
         """Put the recorded gradients in place of those computed here, where that may be done.
@@ -111,7 +123,21 @@ class Reduction:
                 "the recorded digests are of those after it, so they were not compared (torchrun "
                 "-m workbench replay compares them)"
             )
-        return [text]
+        return [text] if self.own is None else [text, self._contribution(self.own)]
+
+    @staticmethod
+    def _contribution(own: Contribution) -> str:
+        plural = "" if own.compared == 1 else "s"
+        if own.unequal:
+            return (
+                f"What this rank gave to the reduction was not the same in {own.unequal:,} of "
+                f"{own.compared:,} bucket{plural}"
+            )
+        equal = own.compared - own.open
+        text = f"equal bit sums of {equal:,} of {own.compared:,} bucket{plural}"
+        if own.open:
+            return f"What this rank gave to the reduction: {text}; the rest holds NaN of other bits"
+        return f"What this rank gave to the reduction was the same as recorded: {text}"
 
 
 def _of_another(source: Source) -> dict[str, Tensor]:

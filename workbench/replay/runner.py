@@ -105,6 +105,8 @@ class ReplayRunner(StepRunner):
             parameter.grad.div_(scale)
 
     def _reduce(self, unit: Unit) -> None:
+        if self.reduction is not None:
+            self.reduction.look(self.model)
         super()._reduce(unit)
         if self.reduction is not None:
             self.reduction.apply(self.model, self.scaler)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from workbench.errors import CannotRunError, WorkbenchError
+from workbench.numerics.dense import local_part
 from workbench.replay import adjust
 from workbench.replay.compiled import (
     compile_model,
@@ -29,6 +30,7 @@ from workbench.replay.sharded import cast_as_fsdp
 from workbench.replay.source import Source
 from workbench.replay.stages import look_at_batch
 from workbench.replay.without_effect import Facts, without_effect
+from workbench.replay.wrapping import wrapped
 from workbench.step import gates
 from workbench.step.digests import gradient_digests, loss_bits
 from workbench.step.names import named_parameters
@@ -166,14 +168,10 @@ class Session:
         """Do what the run's wrappers did: wrap alike among ranks, cast alike in one process."""
         source = self.source
         self.reduction, self.said = Reduction(source), list(source.said)
+        casts = adjust.whole_dtype(self.conditions.dtype) is None
         if source.wrap is not None:
-            names = {id(p): name for name, p in named_parameters(model)}
-            model = source.wrap(model)
-            now = dict(named_parameters(model))  # FSDP2 puts others in their place
-            for group in (group for one in optimizers for group in one.param_groups):
-                group["params"] = [now.get(names.get(id(p), ""), p) for p in group["params"]]
-            return model
-        if source.parallel and adjust.whole_dtype(self.conditions.dtype) is None:
+            return wrapped(source.wrap, model, optimizers, casts=casts)
+        if source.parallel and casts:
             self.said += cast_as_fsdp(model, source.parallel)
         return model
 
@@ -227,6 +225,20 @@ class Session:
         self._observe()
         return outcome
 
+    def look_before_reduction(self) -> None:
+        """Go on until this rank's gradients can be compared with those it gave to the reduction.
+
+        Only where they were recorded; an exception on the way ends it.
+        """
+        if self.runner.reduction is None or not self.source.digests.get("contribution"):
+            return
+        while self.reduction.own is None and not self.raised:
+            unit = self.runner.next_unit
+            if unit is None or unit.stage == "reduce":
+                self.reduction.look(self.runner.model)
+                return
+            self.advance()
+
     def _backend_now(self) -> str:
         """The backend that runs now: none where torch.compile captured nothing of the model."""
         if not self._compiles or runs_eagerly():
@@ -257,7 +269,7 @@ class Session:
         self.observed.gradients = gradient_digests(model)
         if self._keep_gradients:
             self.observed.gate_gradients = {
-                name: p.grad.detach().clone()
+                name: local_part(p.grad.detach()).clone()
                 for name, p in named_parameters(model)
                 if p.grad is not None
             }

@@ -49,7 +49,8 @@ class Source:
         ranks: What the bundle says of other ranks (``ranks.json``); empty for one process.
         lacking: Why the state is not whole without the bundles of other ranks, or None.
         said: Where the parts of the state came from, in sentences.
-        wrap: Wraps the model as the run did, where all ranks are replayed together.
+        wrap: Wraps the model as the run did, where all ranks are replayed together; told whether
+            FSDP2's mixed precision is applied.
     """
 
     step: TrainingStep
@@ -66,7 +67,7 @@ class Source:
     ranks: Mapping[str, Any] = field(default_factory=dict)
     lacking: str | None = None
     said: Sequence[str] = ()
-    wrap: Callable[[nn.Module], nn.Module] | None = None
+    wrap: Callable[[nn.Module, bool], nn.Module] | None = None
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, step: Any = None, trust: str | None = None) -> Source:

@@ -64,7 +64,7 @@ def judge(replay: Replay) -> Reproduction:
         return _unverifiable([absent.get(goal) or absent["input"]])
     kept, conditions = replay.session, replay.conditions
     try:
-        first, graded = _bare_run(replay)
+        first, graded = _bare_run(replay, compare_own=True)
         second, _ = _bare_run(replay)
     except CannotRunError as error:
         return _unverifiable([str(error)])
@@ -74,8 +74,14 @@ def judge(replay: Replay) -> Reproduction:
     return _reproduction(replay, first, second, graded)
 
 
-def _bare_run(replay: Replay) -> tuple[RunResult, Grade]:
-    """Run once as the recorder ran: to where it stopped, or to the end where it went on."""
+def _bare_run(replay: Replay, *, compare_own: bool = False) -> tuple[RunResult, Grade]:
+    """Run once as the recorder ran: to where it stopped, or to the end where it went on.
+
+    Args:
+        replay: The replay.
+        compare_own: Go on to the reduction, which the ranks of the record came to in any case, so
+            that this rank's own gradients can be compared.
+    """
     evidence, source = replay.source.evidence, replay.source
     went_on = "stopped_at" in evidence and evidence["stopped_at"] is None
     until = "logging" if went_on and source.first_bad is not None else None
@@ -85,9 +91,21 @@ def _bare_run(replay: Replay) -> tuple[RunResult, Grade]:
     session = replay.session
     assert session is not None  # noqa: S101 - run() has just opened it
     graded = alone(grade(source, result, session), source, result, session)
+    if compare_own:
+        _compare_own(graded, session)
     graded.put_in = session.reduction.put_in
     graded.said += [*session.said, *session.reduction.sentences()]
     return result, graded
+
+
+def _compare_own(graded: Grade, session: Session) -> None:
+    """Hold a grade to this rank's own gradients, as they went into the reduction."""
+    session.look_before_reduction()
+    own = session.reduction.own
+    why = None if own is None else own.why()
+    if why is not None:
+        graded.unequal.append(why)
+        graded.verdict = "same_mask" if graded.verdict == "bitwise" else graded.verdict
 
 
 def _reproduction(

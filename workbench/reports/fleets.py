@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 import os
 import shlex
+import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from workbench.diagnose.triage.run import Triage
 
 MOST_ROWS = 500
+_HANDED = "WORKBENCH_TRIAGE"
+"""Environment variable with the file of a triage that was made already."""
 _MOST_COUNTED = 40
 
 
@@ -66,20 +70,58 @@ def load(
         UsageError: No such folder, or ``since`` or ``known`` that is none.
         CannotRunError: The store does not answer.
     """
+    found = _handed(store, since, known) or _read(store, since, known, jobs)
+    name = Path(store).resolve().name if is_local(store) else store
+    asked = f"Only incidents since {since}." if since else ""
+    return Fleet(found, name, asked, {"title": title, "author": author})
+
+
+def _read(store: str, since: str, known: str, jobs: int) -> Triage:
     from workbench.diagnose.triage.run import run_triage
     from workbench.diagnose.triage.selecting import parse_known, parse_since
 
     now = datetime.datetime.now(tz=datetime.UTC)
-    found = run_triage(
+    return run_triage(
         store or os.curdir,
         since=parse_since(since, now) if since else None,
         known=parse_known(known) if known else (),
         jobs=jobs,
         progress=tell,
     )
-    name = Path(store).resolve().name if is_local(store) else store
-    asked = f"Only incidents since {since}." if since else ""
-    return Fleet(found, name, asked, {"title": title, "author": author})
+
+
+@contextmanager
+def hand_on(found: Triage, store: str, since: str, known: str) -> Iterator[None]:
+    """Give a triage that was just made to a report of the same store, which then reads nothing.
+
+    Args:
+        found: The triage.
+        store: As for ``load``.
+        since: As for ``load``.
+        known: As for ``load``.
+    """
+    content = {"asked": [store, since, known], "triage": found.to_data()}
+    with tempfile.TemporaryDirectory(prefix="workbench-triage-") as folder:
+        path = Path(folder) / "triage.json"
+        path.write_text(jsonio.dumps(content), encoding="utf-8")
+        os.environ[_HANDED] = str(path)
+        try:
+            yield
+        finally:
+            del os.environ[_HANDED]
+
+
+def _handed(store: str, since: str, known: str) -> Triage | None:
+    """What the process that started this report read of the store, if it did."""
+    path = os.environ.get(_HANDED)
+    if path is None:
+        return None
+    from workbench.diagnose.triage.run import Triage
+
+    content = jsonio.loads(Path(path).read_bytes())
+    if content["asked"] != [store, since, known]:
+        return None
+    return Triage.from_data(content["triage"])
 
 
 def first_screen(fleet: Fleet) -> Section:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from workbench.numerics.dense import local_values
+from workbench.numerics.dense import local_part, local_values
 from workbench.numerics.digests import raw_parts, tensor_digest
 from workbench.step.gates import optimizer_state_tensors
 from workbench.step.names import named_buffers, named_parameters
@@ -34,9 +34,12 @@ def loss_bits(loss: Tensor) -> str:
 
 
 def gradient_digests(model: nn.Module) -> dict[str, str]:
-    """Digest every gradient that is there, by parameter name, as 64 hex digits each."""
+    """Digest every gradient that is there, by parameter name, as 64 hex digits each.
+
+    Of a distributed one this rank's part is taken, as a tensor of its own: a bundle holds it so.
+    """
     return {
-        name: tensor_digest(parameter.grad)
+        name: tensor_digest(local_part(parameter.grad))
         for name, parameter in named_parameters(model)
         if parameter.grad is not None
     }
@@ -80,7 +83,7 @@ def sums_of(named: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
     """Fingerprint named tensors as `bit_sums` does."""
     by_device: dict[torch.device, dict[str, Tensor]] = {}
     for name, tensor in named:
-        total = _bit_sum(tensor)
+        total = bit_sum(tensor)
         by_device.setdefault(total.device, {})[name] = total
     found: dict[str, int] = {}
     for sums in by_device.values():
@@ -88,7 +91,8 @@ def sums_of(named: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
     return found
 
 
-def _bit_sum(tensor: Tensor) -> Tensor:
+def bit_sum(tensor: Tensor) -> Tensor:
+    """The bits of a tensor added up as integers of its element size, where it lies."""
     values = local_values(tensor.detach())
     if values is None or values.numel() == 0:
         return torch.zeros((), dtype=torch.int64)

@@ -42,18 +42,21 @@ def command(
 ) -> None:
     """Replay the step of BUNDLE under its own or under changed conditions.
 
-    Exits 0 whatever the replay finds.
+    Exits 0 whatever the replay finds. Started by torchrun, all ranks of the incident are replayed
+    together; the worst exit code of theirs is in the last line, since torchrun ends with 1.
     """
     from workbench.evidence import open_bundle
     from workbench.replay import Replay
     from workbench.replay.together import under_torchrun
 
+    if under_torchrun():
+        from workbench.cli.replay_ranks import replay_together
+
+        replay_together(bundle, step, trust, until, settings, as_json=as_json)
+        return
     opened = open_bundle(bundle)
     wanted = _conditions(opened, settings)
     require_code(opened, step, trust)
-    if under_torchrun():
-        _together(bundle, step, trust, as_json=as_json, changed=bool(until or settings))
-        return
     replay = Replay(opened, step=step, trust=trust, progress=_progress)
     result = replay.run(until=until, conditions=wanted)
     data = result.to_data()
@@ -68,52 +71,6 @@ def command(
         emit(data)
     else:
         _print(result, data, opened.first_bad)
-
-
-def _together(
-    bundle: Path, step: str | None, trust: str | None, *, as_json: bool, changed: bool
-) -> None:
-    """Replay every rank of the incident; the first one says what all of them found."""
-    import os
-
-    from workbench.errors import UsageError
-    from workbench.evidence import clean
-    from workbench.replay.together import replay_ranks
-
-    if changed:
-        raise UsageError(
-            "Ranks are replayed together to their gradients under the original conditions, so "
-            "'--until' and '--set' were not followed and nothing was run. Leave them out, or "
-            "replay one rank without torchrun."
-        )
-    data = replay_ranks(bundle, step, trust)
-    if os.environ.get("RANK") != "0":
-        return
-    if as_json:
-        emit(data)
-        return
-    say(f"● Original conditions, {data['world']} ranks together ({data['backend']})")
-    rows = [("rank", "verdict", "recorded", "here", "loss")]
-    rows += [_rank_cells(row) for row in data["ranks"]]
-    for line in table(rows, indent="  "):
-        say(line)
-    for row in data["ranks"]:
-        if row["unequal"]:
-            say(f"Rank {row['rank']}: {clean('; '.join(row['unequal']), 300)}.")
-    for sentence in data["said"]:
-        say(sentence)
-
-
-def _rank_cells(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
-    from workbench.evidence import clean
-
-    recorded, here = row["recorded"], row["first_bad"]
-    there = "nothing" if recorded is None else f"{recorded['tensor']} at {recorded['stage']}"
-    if recorded is not None and row["recorded_rank"] != row["rank"]:
-        there = f"finite (rank {row['recorded_rank']} tripped)"
-    now = "nothing bad" if here is None else f"{here['tensor']} at {here['stage']}"
-    loss = "–" if row["loss"] is None else f"{row['loss']:.6g}"
-    return str(row["rank"]), row["verdict"], clean(there, 60), clean(now, 60), loss
 
 
 def _conditions(bundle: Bundle, settings: tuple[str, ...]) -> Conditions | None:

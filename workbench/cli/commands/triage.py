@@ -69,16 +69,38 @@ def command(
         "since": None if since is None else parse_since(since, now),
         "known": frozenset() if known is None else parse_known(known),
     }
+    for option, path in (("--csv", csv_file), ("--report", page)):
+        if path is not None:
+            _refuse_unwritable(path, option)
     with cluster(dask) as executor:
         found = run_triage(url, **chosen, jobs=jobs, executor=executor, progress=note)
     if csv_file is not None:
         _write(csv_file, found.to_csv())
     if page is not None:
-        _report(url, since, known, jobs, page)
+        _report(found, {"store": url, "since": since, "known": known, "jobs": jobs}, page)
     if as_json:
         emit(found.to_data())
     else:
         _print(found, show_known)
+
+
+def _refuse_unwritable(path: Path, option: str) -> None:
+    """Refuse a file that could not be written at the end, before a store is read for it."""
+    import os
+
+    from workbench.errors import CannotRunError
+
+    if path.exists() and not path.is_file():
+        return  # a pipe or /dev/stdout
+    probe = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise CannotRunError(
+            f"The file {str(path)!r} cannot be written ({error}), so nothing was read. Choose "
+            f"another place with {option}."
+        ) from error
 
 
 def _write(path: Path, text: str) -> None:
@@ -103,12 +125,14 @@ def _write(path: Path, text: str) -> None:
     note(f"Wrote {path}")
 
 
-def _report(url: str, since: str | None, known: str | None, jobs: int, page: Path) -> None:
+def _report(found: Triage, asked: dict[str, Any], page: Path) -> None:
+    """Make the report of what was read, which is not read again."""
     import workbench
+    from workbench.reports.fleets import hand_on
 
-    given: dict[str, Any] = {"store": url, "jobs": jobs}
-    given |= {name: text for name, text in (("since", since), ("known", known)) if text}
-    note(f"Wrote {workbench.report(None, 'fleet-triage', page, given, progress=note)}")
+    given = {name: value for name, value in asked.items() if value}
+    with hand_on(found, asked["store"], asked["since"] or "", asked["known"] or ""):
+        note(f"Wrote {workbench.report(None, 'fleet-triage', page, given, progress=note)}")
 
 
 def _print(found: Triage, show_known: bool) -> None:
@@ -142,6 +166,12 @@ def _print(found: Triage, show_known: bool) -> None:
     for sentence in found.notes:
         note(sentence)
     say(_closing(found, len(found.groups) - len(groups)))
+    if not found.bundles and not found.unreadable and not found.older:
+        say(
+            f"Nothing to triage: no folder that ends in .bundle, and no .bundle.zip, lies in "
+            f"{clean(found.url, 200)} or below it. Give the folder that training writes to, as "
+            "Recorder(directory=...) names it."
+        )
     if groups:
         say(_next(groups[0]))
 

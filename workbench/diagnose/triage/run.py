@@ -53,6 +53,13 @@ class Triage:
     older: int = 0
     notes: list[str] = field(default_factory=list)
 
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Triage:
+        """What ``to_data`` gave."""
+        keys = ("incidents", "groups", "unreadable", "notes")
+        lists: dict[str, Any] = {key: list(data[key]) for key in keys}
+        return cls(url=data["url"], older=int(data["totals"]["older"]), **lists)
+
     @property
     def bundles(self) -> int:
         """Number of bundles read, those of all ranks."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from workbench.numerics.counts import Counts, all_finite, count
+from workbench.step.digests import bit_sum
 from workbench.step.names import named_parameters
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 MOST = 200
 """Bad buckets described one by one, and bad parameters of each."""
+NAMELESS = "?"
 
 
 @dataclass(frozen=True)
@@ -57,14 +59,20 @@ class Look:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._names: dict[int, str] = {}
+        self._lost = False  # a parameter has no name in the model as it is within a step
         self._found: list[BadBucket] = []
         self._later: list[tuple[int | str, int, tuple[str, ...], Tensor]] = []
+        self._sums: list[tuple[int | str, str, tuple[str, ...], Tensor]] = []
         self._round = 0
         self.reductions = 0
 
     def begin_step(self) -> None:
         """Forget the step before."""
         self._found, self._later, self._round = [], [], 0
+        self._sums = []
+        if self._lost:
+            self._names, self._lost = {}, False
+            self.learn()
 
     def end_round(self) -> None:
         """The last bucket of a reduction was seen."""
@@ -86,14 +94,18 @@ class Look:
             gradients: Gives their gradients, views of the buffer, in the same order.
         """
         self.reductions += 1
+        names = self.names(parameters())
+        if not buffer.is_sparse:
+            dtype = str(buffer.dtype).removeprefix("torch.")
+            self._sums.append((bucket, dtype, names, bit_sum(buffer)))
         if buffer.device.type == "cpu":
             if not all_finite([buffer]):
-                self._describe(bucket, self.names(parameters()), gradients())
+                self._describe(bucket, names, gradients())
             return
         with torch.no_grad():
             largest = torch._foreach_norm(list(gradients()), math.inf)
             flags = torch.stack([one.float() for one in largest])
-        self._later.append((bucket, self._round, self.names(parameters()), flags))
+        self._later.append((bucket, self._round, names, flags))
 
     def found(self) -> list[BadBucket]:
         """The bad buckets of this step; the one host read for those on a device."""
@@ -105,11 +117,35 @@ class Look:
         self._later = []
         return self._found
 
+    def contribution(self) -> dict[str, Any] | None:
+        """This rank's own gradients as they went into the reduction, as bit sums of buckets.
+
+        A replay of this rank alone has them to compare with. Only where each bucket was reduced
+        once: in a second reduction the gradients have what other ranks gave to the first.
+
+        Returns:
+            ``{"buckets": [{"bucket", "dtype", "parameters", "sum"}]}``; None where nothing was
+            reduced, or more than once.
+        """
+        places = [bucket for bucket, *_ in self._sums]
+        if not places or len(set(places)) < len(places):
+            return None
+        sums = torch.stack([total for *_, total in self._sums]).tolist()
+        return {
+            "buckets": [
+                {"bucket": bucket, "dtype": dtype, "parameters": list(names), "sum": total}
+                for (bucket, dtype, names, _), total in zip(self._sums, sums, strict=True)
+            ]
+        }
+
     def names(self, parameters: Sequence[Tensor]) -> tuple[str, ...]:
         """The names of parameters as the user knows them."""
         if any(id(parameter) not in self._names for parameter in parameters):
             self.learn()
-        return tuple(self._names.get(id(parameter), "?") for parameter in parameters)
+            for parameter in parameters:
+                if self._names.setdefault(id(parameter), NAMELESS) == NAMELESS:
+                    self._lost = True
+        return tuple(self._names[id(parameter)] for parameter in parameters)
 
     def learn(self) -> None:
         """Learn the names of the parameters as they are now (FSDP2 exchanges them in a step)."""

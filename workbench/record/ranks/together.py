@@ -222,6 +222,7 @@ class Together:
         """Learn from every rank what it found; the first bad rank's policy decides for all."""
         order = None if unit is None else [unit.micro_step, unit.stage]
         said = self.channel.gather(self._details(session, mine) | {"order": order})
+        session.contribution = self._recorder.guard("contribution", self.look.contribution)
         first = said[result.rank] if 0 <= result.rank < len(said) else {}
         trip = result.trip
         session.decision = {
