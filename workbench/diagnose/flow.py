@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.diagnose.ops import SEEDS
@@ -18,7 +19,7 @@ def is_conversion(event: Event) -> bool:
     return bool(reads) and made_nan and not any(read.counts[0] for read in reads)
 
 
-def gradient_events(events: list[Event]) -> set[int]:
+def gradient_events(events: Sequence[Event]) -> set[int]:
     """Find the backward events that carry a gradient, not only saved values."""
     found: set[int] = set()
     for event in events:
@@ -30,7 +31,7 @@ def gradient_events(events: list[Event]) -> set[int]:
     return found
 
 
-def scalar_producer(events: list[Event], index: int) -> int | None:
+def scalar_producer(events: Sequence[Event], index: int) -> int | None:
     """The op whose result last left the tensor world as a non-finite Python number."""
     for event in reversed(events[:index]):
         if event.base == "_local_scalar_dense" and event.bad_reads:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -195,7 +195,7 @@ def _fails_with(replay: Replay, analysis: Analysis, samples: tuple[int, ...]) ->
     return any(e is not None and wanted is not None and e.op == wanted.op for e in events)
 
 
-def _name(graph: list[Any], origin: Any) -> tuple[str, str, str]:
+def _name(graph: Sequence[Any], origin: Any) -> tuple[str, str, str]:
     if origin.leaf is not None:
         return origin.kind, origin.leaf, ""
     if not 0 <= origin.event < len(graph):

@@ -1,6 +1,6 @@
 """Statistics of many small tensors, worked out for a whole group at once.
 
-One call of any kernel on a few hundred elements costs more than the arithmetic. Small tensors are
+One call of any kernel on a few thousand elements costs more than the arithmetic. Small tensors are
 therefore copied one after the other into a buffer, which later writes to them cannot change, and
 ends, zeros and subnormals of all of them are found in a few calls. What must be known at once is:
 whether everything is finite.
@@ -14,16 +14,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.numerics.dense import Array, as_array, without_history
-from workbench.numerics.stats import TensorStats, tensor_stats, typed_normal
+from workbench.numerics.dense import PLAIN, Array, as_array, is_snapshot, without_history
+from workbench.numerics.stats import (
+    SMALL as ONE_LOOK,
+)
+from workbench.numerics.stats import (
+    TensorStats,
+    finite_stats,
+    tensor_stats,
+    typed_normal,
+)
 
-SMALL: Final = 2048
+SMALL: Final = 8_192
 """Elements up to which a tensor is collected; of larger ones the arithmetic costs more."""
 
-_ROOM: Final = 32_768
+_ROOM: Final = 65_536
+_FEW: Final = 32
 # Sums of squares that float32 holds without overflow and without losing bits.
 _LEAST, _MOST = 1e-26, 1e30
-_WIDE: Final = {torch.float32: np.float32, torch.float64: np.float64}
+_IN_PLACE: Final = frozenset({torch.float32, torch.float64})
+_WIDENED: Final = frozenset({torch.float16, torch.bfloat16})
+
+_dot = np.vdot  # dot warns where it overflows
+_new_tuple = tuple.__new__
 
 
 class Late:
@@ -40,18 +53,39 @@ class Late:
         return self._group.of(self._position)
 
 
+class _Room:
+    """A buffer for elements of one size, and one for their magnitudes."""
+
+    __slots__ = ("data", "sizes")
+
+    def __init__(self, kind: Any) -> None:
+        self.data: Array = np.empty(_ROOM, dtype=kind)
+        self.sizes: Array = np.empty(_ROOM, dtype=kind)
+
+
 class _Group:
     """Tensors of one dtype that share a buffer until it is full."""
 
-    __slots__ = ("_found", "_normal", "buffer", "squares", "starts", "used")
+    __slots__ = ("_found", "_normal", "buffer", "room", "squares", "starts", "used")
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype, room: _Room | None = None) -> None:
         self._normal: Any = typed_normal(dtype)
-        self.buffer: Array | None = np.empty(_ROOM, dtype=_WIDE.get(dtype, np.float32))
+        self.room = room or _Room(np.float64 if dtype is torch.float64 else np.float32)
+        self.buffer: Array | None = self.room.data
         self.starts: list[int] = []
         self.squares: list[float] = []
         self.used = 0
         self._found: list[TensorStats] = []
+
+    def add(self, array: Array, squares: float) -> Late:
+        """Copy a flat array in, for which there is room."""
+        start = self.used
+        self.used = end = start + array.size
+        self.room.data[start:end] = array
+        starts = self.starts
+        starts.append(start)
+        self.squares.append(squares)
+        return Late(self, len(starts) - 1)
 
     def of(self, position: int) -> TensorStats:
         if position >= len(self._found):
@@ -66,25 +100,47 @@ class _Group:
         base = self.starts[done]
         data = self.buffer[base : self.used]
         starts = np.array(self.starts[done:]) - base
-        low = np.minimum.reduceat(data, starts).tolist()
-        high = np.maximum.reduceat(data, starts).tolist()
-        sizes = np.diff(starts, append=data.size).tolist()
-        small = np.abs(data) < self._normal
-        zeros = few = [0] * len(sizes)
-        if small.any():
-            zeros = np.add.reduceat(data == 0, starts, dtype=np.int64).tolist()
-            few = np.add.reduceat(small, starts, dtype=np.int64).tolist()
+        low = np.minimum.reduceat(data, starts)
+        high = np.maximum.reduceat(data, starts)
+        ends = np.append(starts[1:], data.size)
+        size = np.abs(data, out=self.room.sizes[: data.size])
+        small = np.flatnonzero(np.minimum.reduceat(size, starts) < self._normal)
+        zeros, few = self._below_normal(size, starts, ends, small)
         self._found += [
-            TensorStats(0, 0, 0, n, a, b, b if b > -a else -a, square / n, none, less - none)
+            _new_tuple(
+                TensorStats, (0, 0, 0, n, a, b, b if b > -a else -a, square / n, none, less - none)
+            )
             for n, a, b, square, none, less in zip(
-                sizes, low, high, self.squares[done:], zeros, few, strict=True
+                (ends - starts).tolist(),
+                low.tolist(),
+                high.tolist(),
+                self.squares[done:],
+                zeros,
+                few,
+                strict=True,
             )
         ]
 
-    def close(self) -> None:
+    def _below_normal(
+        self, size: Array, starts: Array, ends: Array, small: Array
+    ) -> tuple[list[int], list[int]]:
+        """Zeros, and elements below the normal numbers, of each tensor of which some are."""
+        if small.size > _FEW:
+            few = np.add.reduceat(size < self._normal, starts, dtype=np.int64)
+            zeros = np.add.reduceat(size == 0, starts, dtype=np.int64)
+            return zeros.tolist(), few.tolist()
+        none, less = [0] * starts.size, [0] * starts.size
+        for number in small.tolist():
+            part = size[starts[number] : ends[number]]
+            less[number] = int(np.count_nonzero(part < self._normal))
+            none[number] = int(np.count_nonzero(part == 0))
+        return none, less
+
+    def close(self) -> _Room:
         """Settle, and give the buffer up."""
         self.settle()
         self.buffer = None
+        return self.room
 
 
 class Collector:
@@ -92,6 +148,25 @@ class Collector:
 
     def __init__(self) -> None:
         self._groups: dict[torch.dtype, _Group] = {}
+
+    def quick(self, t: Tensor) -> TensorStats | Late | None:
+        """What ``take`` gives of a finite tensor, where no op has to be executed for it; else None.
+
+        Args:
+            t: Any tensor.
+        """
+        dtype = t.dtype
+        if dtype not in _IN_PLACE or not t.is_cpu or t.layout is not torch.strided:
+            return None
+        size = t.numel()
+        if not 0 < size <= ONE_LOOK or is_snapshot(t) or t.is_neg():
+            return None
+        if t.requires_grad:
+            if type(t) not in PLAIN:
+                return None
+            t = t.data
+        array = t.numpy().ravel("K")
+        return self._added(dtype, array) if size <= SMALL else finite_stats(array, dtype)
 
     def take(self, t: Tensor) -> TensorStats | Late:
         """Statistics of a tensor; of a small finite float tensor on a CPU they come later.
@@ -101,35 +176,31 @@ class Collector:
                 tensor holds now, whatever is written to it afterwards.
         """
         dtype = t.dtype
-        if not (t.is_cpu and t.layout is torch.strided and dtype in _COLLECTED):
-            return tensor_stats(t)
-        size = t.numel()
-        if not 0 < size <= SMALL:
-            return tensor_stats(t)
-        t = without_history(t)
-        array = as_array(t if dtype in _WIDE else t.float()).reshape(-1)
-        squares = float(np.vdot(array, array))  # dot warns where it overflows
+        narrow = dtype in _WIDENED
+        if (narrow or dtype in _IN_PLACE) and t.is_cpu and t.layout is torch.strided:
+            size = t.numel()
+            if 0 < size <= SMALL:
+                plain = without_history(t)
+                array = as_array(plain.float() if narrow else plain).ravel("K")
+                found = self._added(dtype, array)
+                if found is not None:
+                    return found
+        return tensor_stats(t)
+
+    def _added(self, dtype: torch.dtype, array: Array) -> Late | None:
+        """Collect a flat array; None where its squares do not say that it is finite."""
+        squares = float(_dot(array, array))
         if not _LEAST < squares < _MOST and (squares != 0.0 or array.any()):
-            return tensor_stats(t)
+            return None
         group = self._groups.get(dtype)
-        if group is None or group.used + size > _ROOM:
-            if group is not None:
-                group.close()
+        if group is None:
             group = self._groups[dtype] = _Group(dtype)
-        start = group.used
-        end = group.used = start + size
-        buffer: Any = group.buffer
-        buffer[start:end] = array
-        starts = group.starts
-        starts.append(start)
-        group.squares.append(squares)
-        return Late(group, len(starts) - 1)
+        elif group.used + array.size > _ROOM:
+            group = self._groups[dtype] = _Group(dtype, group.close())
+        return group.add(array, squares)
 
     def settle(self) -> None:
         """Work out everything collected so far and give the buffers up."""
         for group in self._groups.values():
             group.close()
         self._groups.clear()
-
-
-_COLLECTED: Final = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})

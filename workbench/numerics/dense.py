@@ -33,7 +33,7 @@ _SPARSE_COMPRESSED: Final = frozenset(
 )
 
 # Private: the type stubs lack it; a test pins what is relied on.
-_is_snapshot: Callable[[Tensor], bool] = torch._C._is_cow_tensor  # type: ignore[attr-defined]
+is_snapshot: Callable[[Tensor], bool] = torch._C._is_cow_tensor  # type: ignore[attr-defined]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -145,7 +145,7 @@ def float_arrays(values: Tensor) -> Iterator[Array]:
 
 def as_array(t: Tensor) -> Array:
     """A float32 or float64 CPU tensor as a numpy array, in place where that has no side effect."""
-    if _is_snapshot(t):
+    if is_snapshot(t):
         # numpy asks for a writable address, which would end the sharing of a snapshot.
         t = t.clone()
     if t.is_neg():

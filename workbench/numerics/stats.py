@@ -32,7 +32,7 @@ from workbench.numerics.limits import dtype_limits
 
 # Up to this many elements looking at floats costs less than looking at their bits, of which more
 # calls are needed.
-_SMALL: Final = 32_768
+SMALL: Final = 49_152
 _PIECE: Final = {torch.float32: 65_536, torch.float16: CHUNK, torch.bfloat16: CHUNK}
 _DEVICE_CHUNK: Final = 1 << 24
 # Squares of float32 values outside of this range overflow, or lose bits to underflow.
@@ -51,6 +51,11 @@ def typed_normal(dtype: torch.dtype) -> Any:
     return _TYPED_NORMAL[dtype]
 
 
+# bytes -> (integers with and without a sign, the bits without the sign)
+_BITS: Final[dict[int, tuple[Any, Any, int]]] = {
+    4: (np.int32, np.uint32, 0x7FFF_FFFF),
+    8: (np.int64, np.uint64, 0x7FFF_FFFF_FFFF_FFFF),
+}
 _new_tuple = tuple.__new__
 _minimum = np.minimum.reduce
 _maximum = np.maximum.reduce
@@ -104,8 +109,8 @@ def tensor_stats(t: Tensor) -> TensorStats:
         t = without_history(t)
         if t.is_cpu:
             size = t.numel()
-            if 0 < size <= _SMALL:
-                return _small_stats(t, size)
+            if 0 < size <= SMALL:
+                return _small_stats(t)
             if size:
                 return _cpu_stats(dense_order(t))
     return _any_stats(t)
@@ -154,13 +159,16 @@ def _float_stats(values: Tensor) -> TensorStats:
     return _cpu_stats(values) if values.is_cpu else _device_stats(values)
 
 
-def _small_stats(t: Tensor, size: int) -> TensorStats:
-    dtype = t.dtype
-    array = as_array(t if dtype is torch.float32 or dtype is torch.float64 else t.float())
-    array = array.ravel("K")
+def finite_stats(array: Array, dtype: torch.dtype) -> TensorStats | None:
+    """Statistics of a flat float32 or float64 array, if all of it is finite; else None.
+
+    Args:
+        array: Between 1 and ``CHUNK`` elements.
+        dtype: What they were before they were widened: subnormals are those of this dtype.
+    """
     low, high = float(_minimum(array)), float(_maximum(array))
     if not (math.isfinite(low) and math.isfinite(high)):
-        return _mixed_stats(t)
+        return None
     absmax = high if high > -low else -low
     if _SAFE_LOW < absmax < _SAFE_HIGH:
         squares = float(np.vdot(array, array))
@@ -168,20 +176,40 @@ def _small_stats(t: Tensor, size: int) -> TensorStats:
         squares = _squares(array, absmax)
     zeros = subnormals = 0
     normal = _TYPED_NORMAL[dtype]
-    if low < normal and high > -normal:
-        zeros, subnormals = _below_normal(array, size, normal, low >= 0.0)
+    if low < normal and high > -normal and (low >= 0.0 or _reaches_below(array, normal)):
+        zeros, subnormals = _below_normal(array, normal, low >= 0.0)
     # Past the generated __new__, which costs half a microsecond.
+    size = array.size
     return _new_tuple(
         TensorStats, (0, 0, 0, size, low, high, absmax, squares / size, zeros, subnormals)
     )
 
 
-def _below_normal(array: Array, size: int, normal: Any, nonnegative: bool) -> tuple[int, int]:
+def _small_stats(t: Tensor) -> TensorStats:
+    dtype = t.dtype
+    array = as_array(t if dtype is torch.float32 or dtype is torch.float64 else t.float())
+    return finite_stats(array.ravel("K"), dtype) or _mixed_stats(t)
+
+
+def _reaches_below(array: Array, normal: Any) -> bool:
+    """Whether any magnitude of a finite array lies below a positive number.
+
+    Among numbers of one sign the smallest magnitude has the smallest bits: of the negative ones it
+    is the least integer with a sign, of the positive ones the least without.
+    """
+    signed, unsigned, magnitude = _BITS[array.itemsize]
+    limit = int(normal.view(unsigned))
+    if int(_minimum(array.view(unsigned))) < limit:
+        return True
+    nearest = int(_minimum(array.view(signed)))
+    return nearest < 0 and nearest & magnitude < limit
+
+
+def _below_normal(array: Array, normal: Any, nonnegative: bool) -> tuple[int, int]:
     """Zeros and subnormals of at most ``CHUNK`` finite values."""
+    size = array.size
     if not nonnegative:
         array = np.abs(array, out=scratch.sizes[array.dtype][:size])
-        if not _minimum(array) < normal:
-            return 0, 0
     mask = scratch.mask[:size]
     small = _count(np.less(array, normal, out=mask))
     if not small:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
-from workbench.replay.calls import CallMode
+from workbench.replay.calls import CallMode, unnumbered
 from workbench.replay.trace_collection import old_objects_set_aside
 from workbench.replay.trace_context import (
     ModuleCall,
@@ -100,7 +100,7 @@ class Trace:
         threads: Whether threads were started within the step: their ops are not traced.
     """
 
-    graph: list[Event] = field(default_factory=list)
+    graph: Sequence[Event] = field(default_factory=list)
     rows: list[LayerRow] = field(default_factory=list)
     sinks: list[Sink] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
@@ -275,7 +275,7 @@ class Tracer:
     # -- module ranges ------------------------------------------------------------------------
 
     def _after_call(self, call: ModuleCall, output: object) -> None:
-        with quiet():
+        with unnumbered():
             for name, tensor in leading_tensors(output):
                 plain = unwrapped(tensor)
                 if plain is not tensor:
@@ -288,7 +288,7 @@ class Tracer:
 
     def _watch_gradient(self, call: ModuleCall, name: str, tensor: Tensor) -> None:
         def seen(gradient: Tensor) -> None:
-            with quiet():
+            with unnumbered():
                 self.layers.add(call, "gradient", name, gradient)
 
         tensor.register_hook(seen)

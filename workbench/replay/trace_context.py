@@ -196,46 +196,56 @@ class SourceFinder:
     """
 
     def __init__(self) -> None:
-        self._kinds: dict[CodeType, str | int] = {}
-        self._lines: dict[tuple[CodeType, int], str] = {}
+        # by the address of the code: to hash a code object takes as long as a small op's arithmetic
+        self._kinds: dict[int, str | int] = {}
+        self._codes: list[CodeType] = []
+        self._lines: dict[tuple[int, int], str] = {}
         self._engine: FrameType | None = None
-        self._below: tuple[str, bool] = ("", False)
+        self._below: tuple[str, bool, bool] = ("", False, True)
 
     def find(self, depth: int = 2) -> tuple[str, bool, bool]:
+        """Look up the stack, beginning some frames up; see ``above``."""
+        return self.above(sys._getframe(depth))
+
+    def above(self, start: FrameType) -> tuple[str, bool, bool]:
         """Look up the stack.
 
         Args:
-            depth: How many frames up to begin.
+            start: The frame to begin at.
 
         Returns:
             The source line; whether a loss function's frame was passed on the way; whether the
             autograd engine's was: without it, user code runs the op, also within backward.
         """
-        frame: FrameType | None = sys._getframe(depth)
+        if start is self._engine:
+            return self._below
+        frame: FrameType | None = start
         in_loss = False
         kinds = self._kinds
         while frame is not None:
             code = frame.f_code
-            kind = kinds.get(code)
-            if kind == _PASSED:
-                frame = frame.f_back
-                continue
+            kind = kinds.get(id(code))
             if kind is None:
-                kinds[code] = _classify(code)
-                continue
-            if kind == _LOSS:
-                in_loss = True
-            elif kind == _ENGINE:
-                return self._from_engine(frame, in_loss)
-            else:
-                return self._line(frame, str(kind)), in_loss, False
+                kind = self._classified(code)
+            if kind != _PASSED:
+                if kind == _LOSS:
+                    in_loss = True
+                elif kind == _ENGINE:
+                    return self._from_engine(frame, in_loss)
+                else:
+                    return self._line(frame, str(kind)), in_loss, False
             frame = frame.f_back
         return "", in_loss, False
+
+    def _classified(self, code: CodeType) -> str | int:
+        kind = self._kinds[id(code)] = _classify(code)
+        self._codes.append(code)  # its address stays its own
+        return kind
 
     def _line(self, frame: FrameType, name: str) -> str:
         if not name:  # what called the runner is no part of the step
             return ""
-        key = (frame.f_code, frame.f_lasti)
+        key = (id(frame.f_code), frame.f_lasti)
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = f"{name}:{frame.f_lineno}"
@@ -249,16 +259,16 @@ class SourceFinder:
             found = ""
             passed = False
             while below is not None:
-                kind = self._kinds.get(below.f_code)
+                kind = self._kinds.get(id(below.f_code))
                 if kind is None:
-                    kind = self._kinds[below.f_code] = _classify(below.f_code)
+                    kind = self._classified(below.f_code)
                 if isinstance(kind, str):
                     found = self._line(below, kind)
                     break
                 passed = passed or kind == _LOSS
                 below = below.f_back
-            self._below = (found, passed)
-        line, loss_below = self._below
+            self._below = (found, passed, True)
+        line, loss_below, _ = self._below
         return line, in_loss or loss_below, True
 
     def release(self) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from workbench.numerics.counts import first_nonfinite
-from workbench.numerics.exponents import exponents
+from workbench.numerics.exponents import Exponents, exponents
 from workbench.numerics.stats import tensor_stats
 from workbench.replay.trace_arguments import dtype_text
 from workbench.replay.trace_context import ModuleCall
-from workbench.replay.trace_events import LayerRow
+from workbench.replay.trace_events import LayerRow, Write
+from workbench.replay.trace_graph import SOURCE
+from workbench.replay.trace_mode import quiet
 from workbench.replay.trace_plan import floating
 from workbench.step import gates
 from workbench.step.names import named_parameters
@@ -21,9 +23,11 @@ from workbench.step.names import named_parameters
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from workbench.numerics.collected import Late
+    from workbench.numerics.stats import TensorStats
     from workbench.replay.trace_context import StepContext
-    from workbench.replay.trace_events import Event, Write
-    from workbench.replay.trace_storage import StorageLog
+    from workbench.replay.trace_graph import Graph, RawWrite
+    from workbench.replay.trace_storage import StorageLog, StorageRecord
     from workbench.step.runner import StepRunner
 
 MOST_UPDATE_BYTES: Final = 1 << 30
@@ -41,26 +45,29 @@ class Layers:
     """
 
     def __init__(
-        self, context: StepContext, log: StorageLog, graph: list[Event], spread: bool = True
+        self, context: StepContext, log: StorageLog, graph: Graph, spread: bool = True
     ) -> None:
         self.rows: list[LayerRow] = []
         self._spread = spread
         self._context, self._log, self._graph = context, log, graph
         self._before: dict[str, Tensor] | None = None
+        self._last_key: tuple[object, ...] | None = None
+        self._last_spread: Exponents | None = None
 
     def add(self, call: ModuleCall, kind: str, name: str, tensor: Tensor) -> None:
         """Add one tensor as it is now."""
         record = self._log.record(tensor)
+        graph = self._graph
         number = record.writes[-1][0] if record.writes else -1
-        event = self._graph[number] if 0 <= number < len(self._graph) else None
-        known = _known_write(event, record.number, tensor)
-        stats = known.taken if known is not None else None
-        first = known.first if known is not None else None
+        written = 0 <= number < len(graph)
+        stats, first = _known(graph.written(number), record.number, tensor) if written else _UNKNOWN
         if stats is None:
-            stats = tensor_stats(tensor)
-            found = first_nonfinite(tensor) if stats.nonfinite else None
+            with quiet():
+                stats = tensor_stats(tensor)
+                found = first_nonfinite(tensor) if stats.nonfinite else None
             first = None if found is None else tuple(found)
-        spread = exponents(tensor) if self._spread else None
+        spread = self._spread_of(tensor, record) if self._spread else None
+        place = self._context.place
         self.rows.append(
             LayerRow(
                 order=call.order,
@@ -68,20 +75,33 @@ class Layers:
                 type=call.kind,
                 tensor=kind,
                 name=name,
-                stage=self._context.place.stage,
-                micro_step=self._context.place.micro_step,
+                stage=place.stage,
+                micro_step=place.micro_step,
                 dtype=dtype_text(tensor),
                 shape=tuple(tensor.shape),
                 taken=stats,
                 event=number,
-                source=event.source if event is not None else "",
-                op=event.op if event is not None else "",
-                graph=self._graph,
+                source=graph.head(number)[SOURCE] if written else "",
+                op=graph.op(number) if written else "",
+                graph=graph,
                 absmin=None if spread is None else spread.absmin,
                 exponents=() if spread is None else (spread.first, *spread.counts),
                 first=first,
             )
         )
+
+    def _spread_of(self, tensor: Tensor, record: StorageRecord) -> Exponents | None:
+        """The exponents, taken once of what several modules hand on as it is."""
+        key = None
+        if record.writes and tensor.layout is torch.strided:
+            written = (record.number, record.writes[-1][0], len(record.writes))
+            key = (*written, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+        if key is not None and key == self._last_key:
+            return self._last_spread
+        with quiet():
+            found = exponents(tensor)
+        self._last_key, self._last_spread = key, found
+        return found
 
     def before_update(self, runner: StepRunner) -> None:
         """Copy the parameters right before the update, where that is not too much."""
@@ -128,10 +148,16 @@ def leading_tensors(output: object) -> list[tuple[str, Tensor]]:
     ][:8]
 
 
-def _known_write(event: Event | None, storage: int, tensor: Tensor) -> Write | None:
-    if event is None:
-        return None
-    for write in event.writes:
-        if write.storage == storage and prod(write.shape) == tensor.numel():
-            return write
-    return None
+Known = tuple["TensorStats | Late | None", tuple[int, ...] | None]
+_UNKNOWN: Final[Known] = (None, None)
+
+
+def _known(writes: Iterable[RawWrite | Write], storage: int, tensor: Tensor) -> Known:
+    """Statistics, and the first non-finite index, that were taken when a tensor was written."""
+    for write in writes:
+        if isinstance(write, Write):
+            if write.storage == storage and prod(write.shape) == tensor.numel():
+                return write.taken, write.first
+        elif write[1] == storage and prod(write[4]) == tensor.numel():
+            return write[2], None
+    return _UNKNOWN

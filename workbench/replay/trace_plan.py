@@ -6,6 +6,7 @@ uninitialised memory, and whether a list argument is worked on element by elemen
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -51,6 +52,10 @@ class OpPlan:
         collective: Whether it is a collective.
         makes_new: Whether it returns something that is not an argument it wrote.
         ignored: Whether it is no op of the step: a profiler's mark, a question about a device.
+        looked_at: Position, name and whether the content is looked at, of the arguments that can be
+            tensors or numbers.
+        by_name: The last two of these by name.
+        gives_new: Whether all it does is to return what did not exist before.
     """
 
     name: str
@@ -65,6 +70,9 @@ class OpPlan:
     collective: bool
     makes_new: bool
     ignored: bool
+    looked_at: tuple[tuple[int, str, bool], ...]
+    by_name: dict[str, bool]
+    gives_new: bool
 
 
 _STATISTICS: Final = frozenset({"running_mean", "running_var"})
@@ -73,6 +81,12 @@ UNDECLARED_WRITES: Final = dict.fromkeys(
     _STATISTICS,
 )
 """Arguments that an op updates in place although its schema does not say so."""
+
+_NEITHER: Final = re.compile(
+    r"(Optional\[)?List\[(Optional\[)?(int|SymInt|float|bool|number|str)\]+$"
+    r"|(Optional\[)?(bool|str|Device|Generator)\]?$"
+)
+"""Types of arguments that are neither tensors nor single numbers."""
 
 
 class _Plans(dict[Any, OpPlan]):
@@ -107,6 +121,12 @@ def _make_plan(func: Any) -> OpPlan:
         written |= {a.name for a in schema.arguments if "Tensor" in str(a.type)}
     aliases = [r.alias_info for r in schema.returns]
     view = bool(aliases) and all(a is not None and not a.is_write for a in aliases) and not written
+    elementwise_lists = rest.startswith(("_foreach_", "_fused_", "_amp_foreach_"))
+    looked_at = tuple(
+        (position, a.name, not view and a.name not in unread)
+        for position, a in enumerate(schema.arguments)
+        if not _NEITHER.match(str(a.type))
+    )
     return OpPlan(
         name=str(func),
         base=rest,
@@ -116,10 +136,13 @@ def _make_plan(func: Any) -> OpPlan:
         view=view,
         uninitialised=rest in UNINITIALISED,
         fills_constant=rest in CONSTANT_FILLS,
-        elementwise_lists=rest.startswith(("_foreach_", "_fused_", "_amp_foreach_")),
+        elementwise_lists=elementwise_lists,
         collective=collective,
         makes_new=any(alias is None for alias in aliases),
         ignored=str(func).startswith(("profiler.", "prim.device")),
+        looked_at=looked_at,
+        by_name={name: used for _, name, used in looked_at},
+        gives_new=not (view or written or collective or elementwise_lists or rest in UNINITIALISED),
     )
 
 
@@ -130,6 +153,17 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+class _Floating(dict[torch.dtype, bool]):
+    """Whether a dtype can hold NaN or Inf at all."""
+
+    def __missing__(self, dtype: torch.dtype) -> bool:
+        known = self[dtype] = dtype.is_floating_point or dtype.is_complex
+        return known
+
+
+FLOATING: Final = _Floating()
+
+
 def floating(tensor: torch.Tensor) -> bool:
     """Whether a tensor can hold NaN or Inf at all."""
-    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+    return FLOATING[tensor.dtype]

@@ -73,19 +73,17 @@ class StorageRecord:
         counted: Non-finite counts already taken, by geometry and number of writes.
     """
 
-    __slots__ = (
-        "clean", "counted", "fingerprint", "leaf", "number", "sole", "uninitialised", "writes",
-    )  # fmt: skip
+    # Defaults of the class: one is made for nearly every op, and most of this is never set.
+    leaf: tuple[str, str] | None = None
+    clean = False
+    uninitialised: int | None = None
+    fingerprint: int | None = None
+    counted: dict[tuple[object, ...], Triple] | None = None
+    sole: tuple[int, ...] | None = ()
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.leaf: tuple[str, str] | None = None
         self.writes: list[tuple[int, Region]] = []
-        self.clean = False
-        self.uninitialised: int | None = None
-        self.fingerprint: int | None = None
-        self.counted: dict[tuple[object, ...], Triple] | None = None
-        self.sole: tuple[int, ...] | None = ()
 
 
 def region_of(tensor: Tensor) -> Region:
@@ -102,11 +100,14 @@ def region_of(tensor: Tensor) -> Region:
 
 
 class StorageLog:
-    """All storages seen in a trace, and who wrote what to them."""
+    """All storages seen in a trace, and who wrote what to them.
+
+    Attributes:
+        by_address: Their records, by the address of what torch keeps of a storage.
+    """
 
     def __init__(self) -> None:
-        self.records: list[StorageRecord] = []
-        self._by_address: dict[int, StorageRecord] = {}
+        self.by_address: dict[int, StorageRecord] = {}
         self._kept: list[Tensor] = []
         self._references: list[Any] = []
         self._free = _free_weak_ref
@@ -126,23 +127,24 @@ class StorageLog:
         """Return the record of the tensor's storage, making it at first sight."""
         try:
             storage = tensor.untyped_storage()
-            address = storage._cdata
         except (NotImplementedError, RuntimeError):  # sparse and other tensors without one
-            storage, address = None, -id(tensor)
-        found = self._by_address.get(address)
-        if found is None:
-            found = StorageRecord(len(self.records))
-            if storage is None:
-                self._kept.append(tensor)
-            else:  # a weak reference keeps the address from being used again
-                self._references.append(storage._weak_ref())
-            if self._memory and storage is not None and storage.device.type == "cpu":
-                address_of_data = storage.data_ptr()
-                found.leaf = next(
-                    (leaf for a, b, leaf in self._memory if a <= address_of_data < b), None
-                )
-            self.records.append(found)
-            self._by_address[address] = found
+            return self.by_address.get(-id(tensor)) or self._without_storage(tensor)
+        return self.by_address.get(storage._cdata) or self._first_seen(storage)
+
+    def _first_seen(self, storage: torch.UntypedStorage) -> StorageRecord:
+        found = self.by_address[storage._cdata] = StorageRecord(len(self.by_address))
+        # a weak reference keeps the address from being used again
+        self._references.append(storage._weak_ref())
+        if self._memory and storage.device.type == "cpu":
+            address_of_data = storage.data_ptr()
+            found.leaf = next(
+                (leaf for a, b, leaf in self._memory if a <= address_of_data < b), None
+            )
+        return found
+
+    def _without_storage(self, tensor: Tensor) -> StorageRecord:
+        found = self.by_address[-id(tensor)] = StorageRecord(len(self.by_address))
+        self._kept.append(tensor)
         return found
 
     def __del__(self) -> None:
@@ -183,17 +185,27 @@ class StorageLog:
                 record.clean = True
         return known
 
-    def wrote(self, record: StorageRecord, event: int, tensor: Tensor, finite: bool) -> None:
-        """Note that an event wrote a tensor."""
-        if _spans_storage(tensor):
+    def wrote(self, tensor: Tensor, event: int, finite: bool) -> StorageRecord:
+        """Note that an event wrote a tensor; returns its storage's record."""
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            record, whole = self.record(tensor), True
+        else:
+            record = self.by_address.get(storage._cdata) or self._first_seen(storage)
+            whole = tensor.numel() * tensor.itemsize >= storage.nbytes() or (
+                tensor.layout is not torch.strided
+            )
+        if whole:
             record.uninitialised = None
             record.writes = [(event, WHOLE)]
             record.sole = (event,)
             record.clean = finite
-            return
-        record.writes.append((event, region_of(tensor)))
-        record.sole = None
-        record.clean = finite and record.clean
+        else:
+            record.writes.append((event, region_of(tensor)))
+            record.sole = None
+            record.clean = finite and record.clean
+        return record
 
     def created_undefined(self, record: StorageRecord, event: int, tensor: Tensor) -> None:
         """Note that an event made memory without defining its content."""
