@@ -90,7 +90,8 @@ def provoked(tmp_path):
     bare = torch.nn.Linear(1, 1)
     kinds = errors
     return [
-        (lambda: open_bundle(tmp_path / "no"), kinds.BundleError, ("no'", "workbench list")),
+        (lambda: open_bundle(tmp_path / "no"), kinds.UsageError, ("no'", "workbench list")),
+        (lambda: open_bundle(tmp_path), kinds.UsageError, ("is a folder", "workbench list")),
         (
             lambda: open_bundle(tmp_path / "file.bundle"),
             kinds.BundleError,
@@ -122,7 +123,7 @@ def test_messages_that_are_met(tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("inspect", "no.bundle"), 3, "no.bundle"),
+        (("inspect", "no.bundle"), 2, "no.bundle"),
         (("checkpoints", "latest", "no-such-folder"), 2, "no-such-folder"),
         (("reprt",), 2, "reprt"),
     ],

@@ -29,8 +29,9 @@ from workbench.checkpoints.states import read_states
 from workbench.diagnose.findings import Findings
 from workbench.errors import BundleError, CheckpointError
 from workbench.evidence import BundleWriter, Conditions, FirstBad, open_bundle, pack
+from workbench.evidence.facts import summary_facts
 from workbench.evidence.notes import read_notes
-from workbench.evidence.summary import summary_facts, summary_lines
+from workbench.evidence.summary import summary_lines
 from workbench.evidence.table import read_table, table_from_rows, write_table
 from workbench.numerics import jsonio
 from workbench.reports.extract import FINDINGS_ID, RUN_ID, read_page

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workbench.errors import BundleError, StrictJsonError
+from workbench.errors import BundleError, StrictJsonError, UsageError
 from workbench.evidence import BundleWriter, Conditions, FirstBad, open_bundle, pack
 from workbench.evidence.safetensors_file import SafetensorsFile
 from workbench.numerics import jsonio
@@ -473,7 +473,15 @@ class TestZip:
             open_bundle(tmp_path / "z.zip")
 
 
-@pytest.mark.parametrize("path", ["absent.bundle", "a\x00b", "", "/dev/null"])
-def test_what_is_no_bundle_is_refused(tmp_path, path):
-    with pytest.raises(BundleError):
-        open_bundle(tmp_path / path if path != "/dev/null" else path)
+@pytest.mark.parametrize("path", ["absent.bundle", "a\x00b", "", "file.bundle/inner"])
+def test_what_is_not_there_is_a_slip_and_no_damage(tmp_path, path):
+    (tmp_path / "file.bundle").write_text("x")
+    with pytest.raises(UsageError):
+        open_bundle(tmp_path / path)
+
+
+def test_what_is_no_bundle_is_refused(tmp_path):
+    (tmp_path / "empty.bundle").mkdir()
+    for path in ("/dev/null", tmp_path / "empty.bundle"):
+        with pytest.raises(BundleError):
+            open_bundle(path)

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from workbench.charts.ranges_view import RangeView
-from workbench.charts.words import KINDS, counts, number, plain, shorten
+from workbench.charts.words import KINDS, number, plain, shorten
+from workbench.evidence.wording import count_words
 
 
 def hover_texts(view: RangeView) -> list[str]:
@@ -28,7 +29,7 @@ def _hover_lines(data: dict[str, Any], row: int, tensor: str) -> list[str]:
         lines.append(f"{plain(shorten(kind, 60))}{' (root module)' if not module else ''}")
     shape = plain(str(data["shape"][row]))
     lines.append(f"{tensor[:-1]} · {plain(str(data['dtype'][row]))} {shape}")
-    lines.append(counts(found))
+    lines.append(count_words(found))
     if found["finite"]:
         lines.append(
             f"min {number(float(data['min'][row]))} · max {number(float(data['max'][row]))} · "

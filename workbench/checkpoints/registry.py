@@ -153,7 +153,9 @@ class Registry:
                 if not result.finite:
                     entry.move("quarantined", who, result.sentence)
                 elif entry.state == "committed" or not entry.history:
-                    entry.move("suspect", who, "scanned and finite; clean steps are still to come")
+                    entry.move(
+                        "suspect", who, "scanned and finite; suspect until clean steps follow"
+                    )
                 self._promote(states, entry, who)
                 done.append((_known(checkpoint, states), result))
         return done

@@ -27,6 +27,8 @@ MOST_BYTES: Final = 64 * 2**20
 CLEAN_STEPS: Final = 10
 """Clean training steps after a checkpoint before it may be committed."""
 _LOCK: Final = ".workbench-checkpoints.lock"
+RECORDED: Final = "workbench-checkpoints"
+"""What a recorder that keeps the states is present under, in the directory."""
 _HISTORY: Final = 50
 PATIENCE_S: Final = 10.0
 """Longest wait for another process that changes the states; each needs milliseconds."""

@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from workbench.evidence.verdicts import result_words
 from workbench.evidence.wording import before_the_step
 
 if TYPE_CHECKING:
     from workbench.diagnose.answers import Answer
-
-_RESULTS = {
-    "gone": "the failure is gone",
-    "moved": "the failure moves",
-    "benign_skip": "only a scaler skip is left",
-    "unchanged": "it fails the same way",
-}
-
 
 _NEAR = 1e-3
 """Share of a dtype's largest number from which a layer is worth a line."""
@@ -107,9 +100,9 @@ def _origin(origin: Mapping[str, Any]) -> str:
 
 
 def _counterfactual(item: Mapping[str, Any]) -> str:
-    result = _RESULTS.get(str(item.get("result")), str(item.get("result")))
+    result = result_words(str(item.get("result")))
     placebo = item.get("placebo")
-    control = f" (placebo: {_RESULTS.get(str(placebo), placebo)})" if placebo else ""
+    control = f" (placebo: {result_words(str(placebo))})" if placebo else ""
     return f"Tried {item.get('intervention')}: {result}{control}"
 
 

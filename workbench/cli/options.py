@@ -86,6 +86,20 @@ def command_line(*added: str) -> str:
     return "  " + shlex.join(["workbench", *words, *added])
 
 
+def code_words(step: str | None, trust: str | None) -> list[str] | None:
+    """The words that named the step's code in this call; None where it was not named."""
+    if step is not None:
+        return ["--step", step]
+    return None if trust is None else ["--trust", trust]
+
+
+def command_words(*words: object) -> str:
+    """A command of this program with its words quoted, ready to be copied from here."""
+    import shlex
+
+    return shlex.join(["workbench", *map(str, words)])
+
+
 def newest_bundle(given: Path | None) -> Path:
     """The bundle given, or the newest below the current directory, which is then said.
 

@@ -7,16 +7,16 @@ evidence, which it names together with the command that computes it again.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from workbench.diagnose.command_line import diagnose_command, step_option
+from workbench.diagnose.command_line import step_words
 from workbench.diagnose.ranks import ranks_answer
-from workbench.evidence.summary import reach, summary_facts, sure
+from workbench.evidence.facts import mapping, summary_facts
+from workbench.evidence.summary import reach, sure
 from workbench.evidence.verdicts import result_sentence
-from workbench.evidence.wording import before_the_step, clean, joined, number
+from workbench.evidence.wording import before_the_step, clean, command_line, joined, number
 
 if TYPE_CHECKING:
     from workbench.diagnose.findings import Findings
@@ -41,7 +41,7 @@ class Answer:
         question: The question.
         sentence: The answer, one line of one or more sentences.
         evidence: What it rests on: files of the bundle, events of the trace, parts of the findings.
-        command: What computes it again, with the bundle by its name.
+        command: What computes it again, ready to be copied.
     """
 
     key: str
@@ -55,31 +55,41 @@ class Answer:
         return asdict(self)
 
 
-def five_answers(bundle: Bundle, findings: Findings | Mapping[str, Any] | None) -> list[Answer]:
+def five_answers(
+    bundle: Bundle,
+    findings: Findings | Mapping[str, Any] | None,
+    *,
+    path: str | None = None,
+    code: Sequence[str] | None = None,
+) -> list[Answer]:
     """Answer the five questions, in their order.
 
     Args:
         bundle: The bundle.
         findings: Findings about it, as an object or as ``workbench.findings/1`` data; None answers
             from the record alone.
+        path: The bundle as the commands name it: where it lies, seen from where they are printed.
+            None takes its bare name, which is the same wherever it lies.
+        code: The words that name the step's code in the commands; None takes what was recorded.
 
     Returns:
         Five answers. What was not replayed, not recorded or not read is said to be so.
     """
     data = _data(findings)
-    replayed = bool(_mapping(data.get("reproduction")).get("verdict"))
-    name = shlex.quote(bundle.path.name)
-    step, diagnose = step_option(bundle), diagnose_command(bundle)
+    replayed = bool(mapping(data.get("reproduction")).get("verdict"))
+    name = bundle.path.name if path is None else path
+    words = step_words(bundle) if code is None else code
+    diagnose = command_line("diagnose", name, *words)
     facts = summary_facts(bundle, data if replayed else None)
     said_of_ranks, seen_of_ranks = ranks_answer(bundle, data)
     said = {
         "where": (_where(bundle, data), _where_evidence(bundle, data), f"{diagnose} --full"),
         "contaminated": (reach(facts), _reach_evidence(bundle, replayed), f"{diagnose} --json"),
-        "ranks": (said_of_ranks, seen_of_ranks, f"workbench inspect {name} --json"),
+        "ranks": (said_of_ranks, seen_of_ranks, command_line("inspect", name, "--json")),
         "reproduced": (
             _reproduced(bundle, sure(facts), replayed=replayed),
             _digests(bundle),
-            f"workbench verify {name} --reproduces{step}",
+            command_line("verify", name, "--reproduces", *words),
         ),
         "prevent": (_prevent(data, replayed=replayed), _prevent_evidence(data), diagnose),
     }
@@ -131,19 +141,19 @@ def _where(bundle: Bundle, data: Mapping[str, Any]) -> str:
     origins = _rows(data, "origins")
     if origins:
         return f"{caught} {' '.join(_origins(origins))}"
-    left = _mapping(data.get("envelope")).get("sentence")
+    left = mapping(data.get("envelope")).get("sentence")
     if left:
         return f"{caught} {clean(left, 300)}"
     if manifest.kind == "alert":
         return f"{caught} Nothing is non-finite, so nothing was born."
-    if not _mapping(data.get("reproduction")).get("verdict"):
+    if not mapping(data.get("reproduction")).get("verdict"):
         return f"{caught} Where it was born: needs a replay, which was not run."
     return caught
 
 
 def _positions(origin: Mapping[str, Any]) -> str:
     """`` (sample 3)``: the positions whose meaning the evidence shows, in brackets."""
-    named = _mapping(_mapping(origin.get("tensor")).get("positions")).get("sentence")
+    named = mapping(mapping(origin.get("tensor")).get("positions")).get("sentence")
     return f" ({clean(named, 160)})" if named else ""
 
 
@@ -151,9 +161,8 @@ def _where_evidence(bundle: Bundle, data: Mapping[str, Any]) -> str:
     events = [o["event"] for o in _rows(data, "origins") if o.get("event") is not None]
     seen = ["first_bad in manifest.json"] if bundle.first_bad is not None else ["manifest.json"]
     if events:
-        plural = "s" if len(events) > 1 else ""
         shown = joined([number(int(event)) for event in events])
-        seen.append(f"event{plural} {shown} of the traced replay")
+        seen.append(f"{'event' if len(events) == 1 else 'events'} {shown} of the traced replay")
     if data.get("envelope"):
         seen.append("envelope in the findings")
     return " and ".join(seen)
@@ -214,7 +223,7 @@ def _prevent(data: Mapping[str, Any], *, replayed: bool) -> str:
         return f"{advice} {tried if _rows(data, 'counterfactuals') else 'Not tried here.'}"
     if not replayed:
         return NEEDS_REPLAY
-    if _mapping(data.get("envelope")).get("sentence"):
+    if mapping(data.get("envelope")).get("sentence"):
         return "No change was tried: no value is non-finite, and what the alert is about is named."
     if not origins:
         return "No origin was found, so there is nothing known to prevent."
@@ -246,7 +255,3 @@ def _data(findings: Findings | Mapping[str, Any] | None) -> Mapping[str, Any]:
 def _rows(data: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
     value = data.get(key)
     return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
-from workbench.evidence.wording import clean
+from workbench.evidence.wording import clean, command_line
 
 if TYPE_CHECKING:
     from workbench.evidence import Bundle
 
 
-def step_option(bundle: Bundle) -> str:
-    """How the step's code is named on a command line, with a blank before it; empty for none."""
+def step_words(bundle: Bundle) -> list[str]:
+    """The words that name the step's code on a command line; none for code of this package."""
     known = bundle.manifest.step_reference
-    if known.kind == "integration" or not known.reference:
-        return "" if known.kind == "integration" else " --step module:Name"
-    return f" --step {shlex.quote(clean(known.reference, 200))}"
+    if known.kind == "integration":
+        return []
+    return ["--step", clean(known.reference, 200) if known.reference else "module:Name"]
 
 
 def diagnose_command(bundle: Bundle, name: str = "") -> str:
@@ -26,5 +25,5 @@ def diagnose_command(bundle: Bundle, name: str = "") -> str:
         bundle: The bundle whose code it is.
         name: The bundle to diagnose, of the same run; empty for ``bundle`` itself.
     """
-    wanted = shlex.quote(clean(name or bundle.path.name, 240))
-    return f"workbench diagnose {wanted}{step_option(bundle)}"
+    wanted = clean(name or bundle.path.name, 240)
+    return command_line("diagnose", wanted, *step_words(bundle))

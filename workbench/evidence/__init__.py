@@ -12,10 +12,12 @@ from workbench.lazy import names_on_first_use
 if TYPE_CHECKING:
     from workbench.evidence.archive import pack
     from workbench.evidence.conditions import Conditions, conditions_from, parse_setting
+    from workbench.evidence.facts import SummaryFacts, summary_facts
     from workbench.evidence.machine import environment, environment_differences
     from workbench.evidence.packing import Packed, pack_tensors, unpack_tensors
+    from workbench.evidence.paths import find_bundles
     from workbench.evidence.pytree import flatten, missing_objects, unflatten
-    from workbench.evidence.reader import Bundle, FileCheck, find_bundles, open_bundle
+    from workbench.evidence.reader import Bundle, FileCheck, open_bundle
     from workbench.evidence.records import AttributeDict, FieldTuple, Missing, loaded_class
     from workbench.evidence.schema import (
         GOALS,
@@ -25,13 +27,14 @@ if TYPE_CHECKING:
         StepReference,
         fingerprint,
     )
-    from workbench.evidence.summary import SummaryFacts, summary_facts, summary_lines
+    from workbench.evidence.summary import summary_lines
     from workbench.evidence.table import Table, read_table, table_from_rows, write_table
     from workbench.evidence.verdicts import verdict_sentence
     from workbench.evidence.wording import (
         byte_size,
         clean,
         count_words,
+        counted,
         joined,
         kind_word,
         number,
@@ -59,6 +62,7 @@ __all__ = [
     "clean",
     "conditions_from",
     "count_words",
+    "counted",
     "environment",
     "environment_differences",
     "find_bundles",
@@ -92,13 +96,24 @@ __getattr__ = names_on_first_use(
         "machine": ("environment", "environment_differences"),
         "packing": ("Packed", "pack_tensors", "unpack_tensors"),
         "pytree": ("flatten", "missing_objects", "unflatten"),
-        "reader": ("Bundle", "FileCheck", "find_bundles", "open_bundle"),
+        "paths": ("find_bundles",),
+        "reader": ("Bundle", "FileCheck", "open_bundle"),
         "records": ("AttributeDict", "FieldTuple", "Missing", "loaded_class"),
         "schema": ("GOALS", "FileEntry", "FirstBad", "Manifest", "StepReference", "fingerprint"),
-        "summary": ("SummaryFacts", "summary_facts", "summary_lines"),
+        "summary": ("summary_lines",),
+        "facts": ("SummaryFacts", "summary_facts"),
         "table": ("Table", "read_table", "table_from_rows", "write_table"),
         "verdicts": ("verdict_sentence",),
-        "wording": ("byte_size", "clean", "count_words", "joined", "kind_word", "number", "shape"),
+        "wording": (
+            "byte_size",
+            "clean",
+            "count_words",
+            "counted",
+            "joined",
+            "kind_word",
+            "number",
+            "shape",
+        ),
         "writer": ("BundleWriter",),
     },
 )

@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from workbench.errors import BundleError
 from workbench.evidence.conditions import Conditions
+from workbench.evidence.paths import open_store
 from workbench.evidence.pending import wait_for
 from workbench.evidence.schema import (
     MANIFEST,
@@ -28,7 +28,7 @@ from workbench.evidence.schema import (
     known_rank,
     strict_json,
 )
-from workbench.evidence.store import DirectoryStore, Store, ZipStore
+from workbench.evidence.store import Store
 from workbench.numerics import jsonio
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
     from workbench.evidence.pytree import Resolve
     from workbench.evidence.safetensors_file import SafetensorsFile
+
+Depth = Literal["size", "open", "digest"]
+"""How much of each file ``Bundle.verify`` looks at."""
 
 MAX_TEXT_BYTES: Final = 1 << 30
 _PIECE: Final = 8 << 20
@@ -64,7 +67,8 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
     Reads the manifest only.
 
     Raises:
-        BundleError: No bundle there, or one that is damaged, hostile or newer.
+        UsageError: Nothing is there, or a folder that is no bundle.
+        BundleError: A bundle that is damaged, hostile or newer.
     """
     return Bundle(path)
 
@@ -83,7 +87,7 @@ class Bundle:
         """Read the manifest; see ``open_bundle``. ``store`` is where its files lie, if not here."""
         self.path = Path(path)
         wait_for(self.path)  # where a recorder of this very process is still writing it
-        self._store = _open_store(self.path) if store is None else store
+        self._store = open_store(self.path) if store is None else store
         self.manifest_bytes = self._store.read_small(MANIFEST, MAX_MANIFEST_BYTES)
         self.manifest: Manifest = decode_manifest(self.manifest_bytes, str(self.path))
         self.digest = "sha256:" + hashlib.sha256(self.manifest_bytes).hexdigest()
@@ -249,14 +253,14 @@ class Bundle:
             raise self._damaged(rel)
         return data
 
-    def verify(self, digests: bool = True, opens: bool = True) -> list[FileCheck]:
-        """Check every listed file for presence, size and digest, in the manifest's order.
+    def verify(self, depth: Depth = "digest") -> list[FileCheck]:
+        """Check every listed file, in the manifest's order.
 
         Args:
-            digests: Read every file; False looks at presence and size, and opens it.
-            opens: Whether it is opened where its digest is not asked for.
+            depth: ``"size"`` looks at presence and size, ``"open"`` opens each file too, and
+                ``"digest"`` reads all of it.
         """
-        return [self._verify(rel, digests, opens) for rel in self.manifest.files]
+        return [self._verify(rel, depth) for rel in self.manifest.files]
 
     def pieces(self, rel: str) -> Iterator[bytes]:
         """The bytes of a file, piece by piece; its digest is checked after the last one.
@@ -272,21 +276,21 @@ class Bundle:
         if digest.hexdigest() != self._entry(rel).sha256:
             raise self._damaged(rel)
 
-    def _verify(self, rel: str, digests: bool, opens: bool) -> FileCheck:
+    def _verify(self, rel: str, depth: Depth) -> FileCheck:
         entry = self.manifest.files[rel]
         found = self._store.size(rel)
         if found is None:
             return FileCheck(rel, "missing", entry.size, None)
         if found != entry.size:
             return FileCheck(rel, "size", entry.size, found)
-        if not digests and not opens:
+        if depth == "size":
             return FileCheck(rel, "ok", entry.size, found)
         try:
             with self._open(rel) as file:
                 file.read(1)
         except (BundleError, OSError):
             return FileCheck(rel, "unreadable", entry.size, found)
-        if not digests:
+        if depth == "open":
             return FileCheck(rel, "ok", entry.size, found)
         try:
             self._checked.discard(rel)
@@ -355,45 +359,3 @@ class Bundle:
             "since it is not what was recorded. The other files can still be used; "
             "`workbench verify` checks each of them."
         )
-
-
-def _open_store(path: Path) -> Store:
-    try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError) as error:
-        raise BundleError(
-            f"There is no bundle at {str(path)!r} ({type(error).__name__}). "
-            "`workbench list` shows the bundles below a directory."
-        ) from error
-    if stat.S_ISDIR(mode):
-        return DirectoryStore(path)
-    if stat.S_ISREG(mode):
-        return ZipStore(path)
-    raise BundleError(
-        f"{str(path)!r} is neither a directory nor a file, so it is no bundle. "
-        "`workbench list` shows the bundles below a directory."
-    )
-
-
-def find_bundles(directory: str | os.PathLike[str]) -> list[Path]:
-    """Bundles below a directory, newest first; damaged ones are listed like others.
-
-    Hidden directories, and directories inside bundles, are not searched.
-    """
-    found: list[tuple[float, str]] = []
-    for folder, subfolders, files in os.walk(directory):
-        inside = [name for name in subfolders if name.endswith(".bundle")]
-        zips = [name for name in files if name.endswith(".bundle.zip")]
-        subfolders[:] = [
-            name for name in subfolders if name not in inside and not name.startswith(".")
-        ]
-        for name in inside + zips:
-            path = Path(folder) / name
-            if name.startswith("."):
-                continue
-            try:
-                marker = path / MANIFEST if name in inside else path
-                found.append((-marker.lstat().st_mtime, str(path)))
-            except OSError:
-                continue
-    return [Path(path) for _, path in sorted(found)]

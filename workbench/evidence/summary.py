@@ -7,20 +7,21 @@ nothing is said that the facts do not hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
+from workbench.evidence.facts import SummaryFacts, mapping
 from workbench.evidence.reach import BEFORE_UPDATE, contaminated
 from workbench.evidence.schema import FirstBad
-from workbench.evidence.verdicts import said_missing, survival_sentence, verdict_sentence
-from workbench.evidence.wording import MINUS, clean, count_words, joined, kind_word, number
-
-if TYPE_CHECKING:
-    from workbench.evidence.reader import Bundle
+from workbench.evidence.verdicts import (
+    NOT_REPLAYED,
+    said_missing,
+    survival_sentence,
+    verdict_sentence,
+)
+from workbench.evidence.wording import MINUS, clean, count_words, counted, joined, kind_word, number
 
 BAD, ALERT, QUIET = "✕", "!", "·"
-NOT_REPLAYED: Final = "Not replayed yet."
 
 _SUBJECTS: Final = {
     "loss": "loss",
@@ -36,85 +37,6 @@ _SKIP_ALERTS: Final = frozenset(
     {"consecutive_skips", "skip_ratio", "minimum_scale", "scale_falls", "repeated_trips"}
 )
 _ALONE: Final = frozenset({"loss", "grad_norm", "loss_scale"})
-
-
-@dataclass(kw_only=True)
-class SummaryFacts:
-    """What the five lines may speak of; whatever is None is not spoken of.
-
-    Attributes:
-        first_bad: The first bad record: a ``FirstBad``, a findings' ``first_bad``, or None where
-            nothing tripped.
-        kind: Kind of the incident.
-        findings: A ``workbench.findings/1`` object, once there is one.
-        completeness: The bundle's, per recovery goal.
-        update_withheld: Whether the optimizer's update of this step was kept from happening.
-        cause: One or two sentences on the cause, from the cause's own page.
-        fix: What to try, as an imperative without a full stop.
-        environment: Differences, as from ``environment_differences``.
-        max_relative: Largest relative difference of finite values in a replay.
-        checkpoint: Name of the newest committed checkpoint.
-        checkpoint_state: Its state, ``"committed"``; ``"none"`` where the run kept track of its
-            checkpoints and none was committed.
-        silent: A sentence on a wrong finite number, from ``absorbed``.
-        scaler_skip: Whether the loss scaler found non-finite gradients in this step.
-    """
-
-    first_bad: FirstBad | Mapping[str, Any] | None
-    kind: str = "nonfinite"
-    findings: Mapping[str, Any] | None = None
-    completeness: Mapping[str, str] = field(default_factory=dict)
-    update_withheld: bool | None = None
-    cause: str | None = None
-    fix: str | None = None
-    environment: Sequence[Mapping[str, Any]] = ()
-    max_relative: float | None = None
-    checkpoint: str | None = None
-    checkpoint_state: str | None = None
-    silent: str | None = None
-    scaler_skip: bool = False
-
-
-def summary_facts(bundle: Bundle, findings: Mapping[str, Any] | None = None) -> SummaryFacts:
-    """The facts of a bundle alone, or of a bundle and its findings."""
-    manifest = bundle.manifest
-    evidence = bundle.evidence() if bundle.has("evidence.json") else {}
-    return SummaryFacts(
-        first_bad=manifest.first_bad,
-        kind=manifest.kind,
-        findings=findings,
-        completeness=manifest.completeness,
-        update_withheld=_withheld(evidence),
-        scaler_skip=findings is not None and _scaler_skipped(bundle),
-        **checkpoint_facts(evidence),
-    )
-
-
-def _withheld(evidence: Mapping[str, Any]) -> bool | None:
-    """Whether no optimizer updated anything in this step, by the record; None where it is open."""
-    made = _mapping(evidence.get("update")).get("optimizers")
-    if not isinstance(made, list):
-        return None
-    rows = [_mapping(one) for one in made]
-    return not any(one.get("attempted") and one.get("updated") != "no" for one in rows)
-
-
-def checkpoint_facts(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``resume`` says of checkpoints, from the evidence of a run that kept track of them."""
-    recorded = evidence.get("checkpoints")
-    if not isinstance(recorded, Mapping):
-        return {}
-    latest = _mapping(recorded.get("latest"))
-    if not latest:
-        return {"checkpoint_state": "none"}
-    return {"checkpoint": str(latest.get("name")), "checkpoint_state": str(latest.get("state"))}
-
-
-def _scaler_skipped(bundle: Bundle) -> bool:
-    if not bundle.has("evidence.json"):
-        return False
-    units = bundle.evidence().get("units")
-    return isinstance(units, list) and any(_mapping(u).get("status") == "skip" for u in units)
 
 
 def summary_lines(facts: SummaryFacts) -> list[str]:
@@ -167,7 +89,7 @@ def why(facts: SummaryFacts) -> str:
         text = f"{label.capitalize() or 'Cause not known'}{f', in {dtype}' if dtype else ''}."
     more = len(origins) - 1
     if more:
-        text += f" {number(more)} other origin{'s' if more > 1 else ''}."
+        text += f" {counted(more, 'other origin')}."
     if facts.silent:
         text += f" {clean(facts.silent, 200)}"
     return text
@@ -175,7 +97,7 @@ def why(facts: SummaryFacts) -> str:
 
 def sure(facts: SummaryFacts) -> str:
     """How a replay compares with the record."""
-    reproduction = _mapping((facts.findings or {}).get("reproduction"))
+    reproduction = mapping((facts.findings or {}).get("reproduction"))
     verdict = reproduction.get("verdict")
     if verdict is None:
         return NOT_REPLAYED
@@ -247,10 +169,6 @@ def _origins(facts: SummaryFacts) -> list[Mapping[str, Any]]:
     return [o for o in origins if isinstance(o, Mapping)] if isinstance(origins, list) else []
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def _what(bad: Mapping[str, Any]) -> str:
     sink, tensor = str(bad.get("sink") or ""), clean(bad.get("tensor", ""), 80)
     kind = str(bad.get("kind") or "nan")
@@ -258,7 +176,7 @@ def _what(bad: Mapping[str, Any]) -> str:
         message = clean(bad.get("message") or tensor or "an exception", 160).rstrip(".")
         return f"The step raised {message}."
     subject, word = _subject(sink, tensor), kind_word(kind)
-    counts = _mapping(bad.get("counts"))
+    counts = mapping(bad.get("counts"))
     total = sum(int(counts.get(key, 0)) for key in ("nan", "pos_inf", "neg_inf", "finite"))
     if total > 1:
         return f"The {subject} became non-finite: {count_words(counts)}."
@@ -287,7 +205,7 @@ def _place(bad: Mapping[str, Any]) -> str:
 
 def _born(origin: Mapping[str, Any]) -> str:
     op, kind = origin.get("op"), origin.get("kind")
-    tensor = clean(_mapping(origin.get("tensor")).get("name") or "", 80)
+    tensor = clean(mapping(origin.get("tensor")).get("name") or "", 80)
     source = f", {clean(origin['source'], 100)}" if origin.get("source") else ""
     leaf = _LEAVES.get(str(kind))
     if leaf is not None:
@@ -336,19 +254,19 @@ def _alert(facts: SummaryFacts, bad: Mapping[str, Any]) -> str:
 
 def _nothing_found(facts: SummaryFacts) -> str:
     findings = facts.findings or {}
-    verdict = _mapping(findings.get("reproduction")).get("verdict")
+    verdict = mapping(findings.get("reproduction")).get("verdict")
     if verdict is None:
         return f"{NOT_REPLAYED} The record alone does not show where the value was born."
     if verdict in {"unverifiable", "not_reproduced"}:
         return "Not known: there was no replay that failed as recorded."
     if facts.kind == "alert" or verdict == "same_alert":
-        left = _mapping(findings.get("envelope")).get("sentence")
+        left = mapping(findings.get("envelope")).get("sentence")
         return clean(left or "No value is non-finite, so there is no birth to find.", 400)
     absorbed = findings.get("absorbed")
     if facts.silent or absorbed:
         return clean(facts.silent or "Silent: an overflow was absorbed into finite values.", 300)
     trials = findings.get("counterfactuals")
-    if isinstance(trials, list) and any(_mapping(t).get("result") == "benign_skip" for t in trials):
+    if isinstance(trials, list) and any(mapping(t).get("result") == "benign_skip" for t in trials):
         return "Only a scaler skip: without the loss scale the same backward is finite."
     if _first_bad(facts) is not None and facts.kind == "nonfinite":
         return "Not known: it fails as recorded, and no origin was found."
@@ -358,8 +276,8 @@ def _nothing_found(facts: SummaryFacts) -> str:
             "the update out. Whether they are finite without the scale was not tested."
         )
     return (
-        f"Nothing is wrong in this step: no NaN, +Inf or {MINUS}Inf reaches the loss, a gradient "
-        "or a parameter."
+        f"No fault was found: no NaN, +Inf or {MINUS}Inf reaches the loss, a gradient or a "
+        "parameter of this step. Nothing else was looked for."
     )
 
 

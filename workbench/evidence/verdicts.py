@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from workbench.evidence.wording import clean, joined, number
 
+NOT_REPLAYED: Final = "Not replayed yet."
+_NOT_FAILED: Final = frozenset({"not_reproduced", "unverifiable"})
 _VERDICTS: Final = {
     "bitwise": "Replayed exactly: same loss bits, same non-finite values.",
     "same_class": (
@@ -31,10 +33,12 @@ _UP_TO_REDUCTION: Final = {
 }
 
 _RESULTS: Final = {
-    "gone": "The failure is gone.",
-    "benign_skip": "Only a scaler skip is left.",
-    "unchanged": "It fails the same way.",
+    "gone": "the failure is gone",
+    "moved": "the failure moves elsewhere",
+    "benign_skip": "only a scaler skip is left",
+    "unchanged": "it fails the same way",
 }
+_MOST_DIFFERENCES: Final = 3
 
 
 def verdict_sentence(
@@ -64,12 +68,13 @@ def verdict_sentence(
     if verdict == "bitwise" and sink == "alert":
         return "Replayed exactly: the same loss bits, and so the same alert."
     if verdict == "bitwise" and sink is None:
-        return f"{_VERDICTS['bitwise'][:-1]}; nothing trips here either."
+        return "Replayed exactly: same loss bits; nothing trips here either."
     if verdict == "not_reproduced" and sink is None:
         return f"Came out otherwise here{_differs(environment)}."
     if verdict == "same_mask":
         distance = "" if max_relative is None else f" by at most {number(max_relative)} (relative)"
-        return f"Replayed: the same elements are non-finite; finite values differ{distance}."
+        same = "nothing trips here either" if sink is None else "the same elements are non-finite"
+        return f"Replayed: {same}; finite values differ{distance}."
     if verdict == "not_reproduced":
         return f"Did not fail here. That does not clear the step{_differs(environment)}."
     if verdict == "unverifiable":
@@ -84,11 +89,48 @@ def result_sentence(result: str, moved_to: str | None = None) -> str:
         result: ``gone``, ``moved``, ``benign_skip`` or ``unchanged``.
         moved_to: Where a failure that moved is caught now.
     """
-    if result == "moved":
-        return (
-            f"It moves to {clean(moved_to, 100)}." if moved_to else "The failure moves elsewhere."
-        )
-    return _RESULTS.get(result, f"Result {clean(result, 40)!r}, unknown to this version.")
+    if result == "moved" and moved_to:
+        return f"It moves to {clean(moved_to, 100)}."
+    words = result_words(result)
+    return f"{words[:1].upper()}{words[1:]}."
+
+
+def result_words(result: str) -> str:
+    """What a counterfactual showed, within a sentence: ``the failure is gone``."""
+    return _RESULTS.get(result, f"result {clean(result, 40)!r}, unknown to this version")
+
+
+def reproduction_sentence(reproduction: Mapping[str, Any] | None) -> str:
+    """The sentence for a replay against the record, with what the probes did to the failure.
+
+    Args:
+        reproduction: As in ``workbench.findings/1``; its own ``sentence`` names distance or
+            difference and comes first. None where nothing was replayed.
+    """
+    verdict = (reproduction or {}).get("verdict")
+    if reproduction is None or verdict is None:
+        return NOT_REPLAYED
+    tripped = reproduction.get("tripped") is not False
+    text = str(reproduction.get("sentence") or "")
+    if not text:
+        text = verdict_sentence(str(verdict), sink="" if tripped else None)
+        said = [_difference(one) for one in reproduction.get("differences") or []]
+        if said and verdict in _NOT_FAILED:
+            text = f"{text.partition(':')[0].rstrip('.')}: {'; '.join(said[:_MOST_DIFFERENCES])}."
+    survives = reproduction.get("survives_instrumentation")
+    if survives is None or verdict in _NOT_FAILED:
+        return text  # what does not fail without probes cannot stop failing with them
+    return f"{text} {survival_sentence(survives is True, tripped=tripped)}"
+
+
+def _difference(item: Any) -> str:
+    """One difference, whether it is a sentence or a pair of recorded and here."""
+    if not isinstance(item, Mapping):
+        return clean(item, 200)
+    field = item.get("field") or item.get("tensor") or item.get("name") or "difference"
+    return f"{clean(field, 80)} recorded {_value(item.get('recorded'))}, here " + _value(
+        item.get("here")
+    )
 
 
 def survival_sentence(survives: bool, *, tripped: bool = True) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -49,13 +50,24 @@ def kind_word(kind: str) -> str:
 
 
 def count_words(counts: Mapping[str, Any]) -> str:
-    """``"1 NaN of 1"``, ``"3 −Inf and 2 NaN of 8,192"``, or ``"all 8,192 finite"``."""
+    """``"1 NaN of 1"``, ``"2 NaN and 3 −Inf of 8,192"``, or ``"all 8,192 finite"``."""
     names = (("nan", "NaN"), ("pos_inf", "+Inf"), ("neg_inf", f"{MINUS}Inf"))
     found = [f"{number(int(counts.get(key, 0)))} {word}" for key, word in names if counts.get(key)]
     total = sum(int(counts.get(key, 0)) for key in ("nan", "pos_inf", "neg_inf", "finite"))
     if not found:
-        return f"all {number(total)} finite"
+        return f"all {number(total)} finite" if total else "no element"
     return f"{joined(found)} of {number(total)}"
+
+
+def counted(count: int, word: str, plural: str | None = None) -> str:
+    """A number with its noun: ``"1 rank"``, ``"8,192 ranks"``, ``"0 entries"``.
+
+    Args:
+        count: How many.
+        word: The noun in the singular.
+        plural: Its plural; the singular with an s when None.
+    """
+    return f"{number(count)} {word if count == 1 else plural or f'{word}s'}"
 
 
 def joined(words: Sequence[str], at_most: int = 3) -> str:
@@ -83,6 +95,15 @@ def clean(text: object, limit: int = 160) -> str:
         return line
     half = (limit - 1) // 2
     return f"{line[:half]}…{line[-half:]}"
+
+
+def command_line(*words: object) -> str:
+    """A command of this package, its words quoted: what is printed can be copied and run.
+
+    >>> command_line("verify", "my runs/a.bundle")
+    "workbench verify 'my runs/a.bundle'"
+    """
+    return shlex.join(["workbench", *map(str, words)])
 
 
 def visible(text: str) -> str:

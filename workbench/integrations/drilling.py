@@ -20,7 +20,9 @@ from workbench.errors import UsageError
 from workbench.integrations.loop import FollowedLoop, tell
 from workbench.record import Policy, Recorder
 from workbench.record.drill import Drill, Fault, Put, Row, faults
-from workbench.record.drill.run import judge, read_ledger
+from workbench.record.drill.clean import NO_FAULT, failure, require_clean
+from workbench.record.drill.run import Records, judge, read_ledger
+from workbench.step.names import inner_model
 from workbench.step.rng import capture_rng, restore_rng
 
 MakeRecorder = Callable[[Path, Policy], Recorder]
@@ -71,7 +73,7 @@ def drill_loop(
     steps: int,
     chosen: Sequence[Fault] | None = None,
 ) -> Drill:
-    """Run a library's loop once a fault, and tell what caught each.
+    """Run a library's loop once without a fault and once with each, and tell what caught each.
 
     Args:
         run: Trains for the steps with this loop as the followed one, and puts back what it changed.
@@ -81,21 +83,51 @@ def drill_loop(
 
     Raises:
         UsageError: Fewer than three steps.
+        CannotRunError: The loop failed without any fault.
     """
     if steps < 3:
         raise UsageError(
             f"A drill of {steps} steps has no calm step before its fault and none after. Use at "
             "least 3."
         )
-    drill = Drill(tuple(_row(run, make, steps, one) for one in chosen or faults()))
+    own = _clean(run, make, steps)
+    drill = Drill(tuple(_row(run, make, steps, one, own) for one in chosen or faults()))
     tell(lines(drill))
     return drill
 
 
-def _row(run: Callable[[FollowedLoop], None], make: MakeRecorder, steps: int, fault: Fault) -> Row:
+def _clean(run: Callable[[FollowedLoop], None], make: MakeRecorder, steps: int) -> Records:
+    """The ledger of the run without a fault."""
+    loop, _, error, records = _trained(run, make, steps, NO_FAULT)
+    name = type(inner_model(loop.recorder.model)).__qualname__
+    require_clean(name, steps, failure(error, records))
+    return records
+
+
+def _row(
+    run: Callable[[FollowedLoop], None],
+    make: MakeRecorder,
+    steps: int,
+    fault: Fault,
+    own: Records,
+) -> Row:
+    loop, injection, error, records = _trained(run, make, steps, fault)
+    put = injection.put(loop.recorder)
+    why = injection.not_applicable
+    if fault.boundaries == ("logging",) and not loop.logs:
+        why = "the loop does not log through the library"
+    if why is not None:
+        return Row(fault.name, fault.what, "not_applicable", None, put.at, None, why)
+    return judge(fault, put, error, records, own)
+
+
+def _trained(
+    run: Callable[[FollowedLoop], None], make: MakeRecorder, steps: int, fault: Fault
+) -> tuple[FollowedLoop, _Injection, Exception | None, Records]:
+    """The loop run once with a fault: what it raised, if it did, and its ledger."""
     injection = _Injection(fault, steps - 2)
     policy = fault.policy(Policy(on_nonfinite="raise", deep_scan_every=1))
-    error: BaseException | None = None
+    error: Exception | None = None
     with tempfile.TemporaryDirectory(prefix="workbench-drill-") as folder:
         loop = FollowedLoop(lambda: make(Path(folder), policy), injection)
         injection.loop = loop
@@ -110,13 +142,8 @@ def _row(run: Callable[[FollowedLoop], None], make: MakeRecorder, steps: int, fa
                 "The loop made no step in the drill, so no fault could be put into it. Check that "
                 "there is data to train on."
             )
-        put = injection.put(loop.recorder)
-        why = injection.not_applicable
-        if fault.boundaries == ("logging",) and not loop.logs:
-            why = "the loop does not log through the library"
-        if why is not None:
-            return Row(fault.name, fault.what, "not_applicable", None, put.at, None, why)
-        return judge(fault, put, error, read_ledger(Path(folder), loop.recorder.run_id))
+        records = read_ledger(Path(folder), loop.recorder.run_id)
+    return loop, injection, error, records
 
 
 def lines(drill: Drill) -> list[str]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from workbench.checkpoints import Registry
-from workbench.checkpoints.states import CLEAN_STEPS
+from workbench.checkpoints.states import CLEAN_STEPS, RECORDED
+from workbench.evidence.presence import Presence
 
 _EVERY: Final = 50
 """Steps after which the registry is told of clean steps when no checkpoint waits for them."""
@@ -45,10 +47,19 @@ class CheckpointWatch:
         self._owed: deque[tuple[int, int, str]] = deque()  # incidents not told of yet
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="workbench-checkpoints")
         self._running: list[Future[object]] = []
+        self._presence = Presence(self.registry.directory, RECORDED)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Tell those who list the checkpoints that somebody counts clean steps."""
+        if self.registry.directory.is_dir():
+            with suppress(OSError):
+                self._presence.begin()
 
     def saved(self, path: str | Path, step: int) -> None:
         """A checkpoint was saved after a step: it is suspect, and is scanned in the background."""
         self._waiting = step
+        self._begin()
         name = Path(path).name
         self._start(lambda: self.registry.saved(path, step))
         self._start(lambda: self.registry.scan([name]))
@@ -107,6 +118,13 @@ class CheckpointWatch:
         ]
         committed = [row for row in rows if row["state"] == "committed"]
         return {"latest": committed[-1] if committed else None, "near": rows[-_NEAR:]}
+
+    def close(self) -> None:
+        """Wait, and count no more steps; raises as ``wait`` does."""
+        try:
+            self.wait()
+        finally:
+            self._presence.end()
 
     def wait(self) -> None:
         """Wait for scans and writes to end.

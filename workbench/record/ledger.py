@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.checkpoints.ledgers import part_before
+from workbench.evidence.presence import Presence
 from workbench.numerics import jsonio
 
 FIELDS = (
@@ -54,6 +55,10 @@ class Ledger:
         self.max_bytes = max_bytes
         self._file: io.FileIO | None = None
         self._stayed = 0  # how many records ago the file should have begun anew
+        self._presence = Presence(directory, run_id)
+        if directory.is_dir():
+            with suppress(OSError):
+                self._presence.begin()
 
     def append(self, record: dict[str, Any]) -> None:
         """Write one record.
@@ -91,6 +96,7 @@ class Ledger:
 
     def close(self) -> None:
         """Close the file; a later append opens it again."""
+        self._presence.end()
         file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):
@@ -116,6 +122,8 @@ class Ledger:
 
     def _open(self) -> io.FileIO:
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # that a run is alive is a courtesy to those who look
+            self._presence.begin()
         file = io.FileIO(self.path, "a")
         if _is_torn(self.path):  # a killed run, or a full disk, left half a line
             file.write(b"\n")

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.evidence.summary import SummaryFacts, checkpoint_facts, summary_lines
+from workbench.evidence.facts import SummaryFacts, checkpoint_facts
+from workbench.evidence.summary import summary_lines
 from workbench.evidence.wording import byte_size
 from workbench.record.ranks.first import First
 from workbench.record.trip import Trip

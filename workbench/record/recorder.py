@@ -249,7 +249,7 @@ class Recorder:
         self.background.wait()
         self.ledger.close()
         if self.checkpoints is not None:
-            self.guard("checkpoint states", self.checkpoints.wait)
+            self.guard("checkpoint states", self.checkpoints.close)
 
     # -- gates and decisions ----------------------------------------------------------------------
 

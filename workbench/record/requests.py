@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from workbench.errors import StrictJsonError, UsageError
+from workbench.errors import CannotRunError, StrictJsonError, UsageError
+from workbench.evidence.presence import present
 from workbench.numerics import jsonio
 
 REQUEST_FILE: Final = "capture-request.json"
@@ -29,6 +30,7 @@ def ask(directory: str | Path, why: str, run_id: str | None = None) -> Path:
 
     Raises:
         UsageError: No such directory, no reason, or no run has a ledger there.
+        CannotRunError: The run has ended, or was killed.
         OSError: The directory cannot be written.
     """
     root = Path(directory)
@@ -44,6 +46,14 @@ def ask(directory: str | Path, why: str, run_id: str | None = None) -> Path:
             f"{str(root)!r} has no ledger of {wanted}, so nobody would answer the request. Its "
             f"ledgers: {', '.join(map(repr, ledgers)) or 'none'}. Give the directory that the "
             "recorder writes to."
+        )
+    if present(root, run_id) is False:
+        which = "runs" if run_id is None and len(ledgers) > 1 else "run"
+        names = ", ".join(map(repr, [run_id] if run_id is not None else ledgers[:5]))
+        raise CannotRunError(
+            f"No recorder is alive in {str(root)!r}: the {which} {names} ended or was killed, so "
+            "nobody would answer, and nothing was asked. Ask while it trains; to have a bundle of "
+            "a certain step, give its train_step or step a reason with capture=."
         )
     target = root / REQUEST_FILE
     beside = root / f".{REQUEST_FILE}.{os.getpid()}.tmp"

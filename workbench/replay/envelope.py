@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from workbench.evidence.wording import number
+from workbench.evidence.wording import counted, number
 
 if TYPE_CHECKING:
     from workbench.evidence import Table
@@ -62,9 +62,7 @@ class Outlier:
         names = _PARAMETER_SERIES if self.parameter else _STEP_SERIES
         what = names[self.series].format(self.parameter)
         ago = last - self.step
-        when = (
-            "in the failing step itself" if ago == 0 else f"{ago:,} step{'s' * (ago != 1)} earlier"
-        )
+        when = "in the failing step itself" if ago == 0 else f"{counted(ago, 'step')} earlier"
         return (
             f"At step {self.step:,}, {when}, {what} left its usual envelope: "
             f"{number(self.value)}, where the {self.earlier:,} steps before had a median of "

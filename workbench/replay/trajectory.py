@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.evidence.table import Table, table_from_rows
-from workbench.evidence.wording import joined
+from workbench.evidence.wording import counted, joined
 from workbench.replay.devices import nearest
 from workbench.replay.differences import differences
-from workbench.replay.envelope import Outlier, first_outlier
+from workbench.replay.envelope import EARLIER, Outlier, first_outlier
 from workbench.replay.kept_steps import (
     Kept,
     differing_optimizer_state,
@@ -101,10 +101,21 @@ class Trajectory:
         if self.departure is not None:
             said = [self.departure.sentence]
         else:
-            said = [f"All {count:,} steps from {self.start:,} on replay as recorded."]
-        if self.outlier is not None:
-            said.append(self.outlier.sentence(self.last))
+            said = [f"From step {self.start:,} on, all as recorded: {counted(count, 'step')}."]
+        said.append(self._envelope())
         return [*said, *self.notes]
+
+    def _envelope(self) -> str:
+        """What left its usual envelope, or that nothing did, or that there is none."""
+        if self.outlier is not None:
+            return self.outlier.sentence(self.last)
+        before = max(len(self.steps) - 1, 0)
+        if before < EARLIER:
+            return (
+                f"No envelope: what is usual takes {EARLIER} steps before the last one, and "
+                f"{counted(before, 'step')} of it were replayed."
+            )
+        return "No loss, gradient or parameter left its usual envelope in these steps."
 
     def to_data(self) -> dict[str, Any]:
         """Return it as ``workbench.trajectory/1``."""

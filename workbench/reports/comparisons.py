@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.charts.rows import Rows
-from workbench.charts.words import KIND_WORDS, MISSING, counts, number
+from workbench.charts.words import KIND_WORDS, MISSING, number
 from workbench.diagnose.answers import born
 from workbench.errors import BundleError
-from workbench.evidence.wording import joined
+from workbench.evidence.wording import count_words, joined
 from workbench.numerics import jsonio
 from workbench.reports import blocks, histories, wording
 from workbench.reports.blocks import Block, Section
@@ -158,7 +158,7 @@ def _of_one(incident: Incident) -> dict[str, str]:
         "Stage": wording.words(bad.get("stage")) if bad else "",
         "Tensor": str(bad.get("tensor") or ""),
         "Kinds": joined(kinds),
-        "Counts": counts(found) if found else "",
+        "Counts": count_words(found) if found else "",
         "Op": str(origin.get("op") or wording.words(origin.get("kind")) if origin else ""),
         "Place": place,
         "Autograd node": str(origin.get("autograd_node") or ""),

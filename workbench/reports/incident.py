@@ -176,7 +176,7 @@ def _check_files(incident: Incident, opened: Any) -> None:
     """Read every file once against its digest; of a very large bundle only presence and size."""
     whole = sum(entry.size for entry in opened.manifest.files.values()) <= _MOST_BYTES
     tell("Checking the bundle's files")
-    found = opened.verify(digests=whole)
+    found = opened.verify("digest" if whole else "open")
     incident.damaged = [
         f"{check.rel} {_WRONG.get(check.status, check.status)}. Nothing from it is shown."
         for check in found

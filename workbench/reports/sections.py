@@ -11,8 +11,9 @@ from workbench.charts import CHARTS
 from workbench.charts.arrays import tensor_kinds
 from workbench.charts.loss_rows import with_loss
 from workbench.charts.rows import Rows
-from workbench.charts.words import number, result
+from workbench.charts.words import number
 from workbench.diagnose.answers import NEEDS_REPLAY, born
+from workbench.evidence.verdicts import result_sentence
 from workbench.evidence.wording import before_the_step
 from workbench.reports import blocks, wording
 from workbench.reports.blocks import Block, Section
@@ -196,8 +197,8 @@ def counterfactuals(incident: Incident) -> Section:
     rows = tuple(
         (
             str(item.get("intervention") or ""),
-            result(str(item.get("result"))),
-            result(str(item["placebo"])) if item.get("placebo") else "Not run.",
+            result_sentence(str(item.get("result"))),
+            result_sentence(str(item["placebo"])) if item.get("placebo") else "Not run.",
             str(item.get("establishes") or ""),
             str(item.get("does_not_establish") or ""),
         )

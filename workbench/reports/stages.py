@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from workbench.charts.rows import Rows
-from workbench.charts.words import KIND_WORDS, KINDS, counts, number
+from workbench.charts.words import KIND_WORDS, KINDS, number
+from workbench.evidence.wording import count_words
 from workbench.reports import wording
 from workbench.reports.incident import Incident
 from workbench.step.stages import ESTABLISHES, STAGES
@@ -56,7 +57,7 @@ def _caught(incident: Incident) -> str:
     what = f"Caught here: {bad.get('tensor')}"
     if bad.get("message"):
         return f"{what}. {bad['message']}"
-    return f"{what}: {counts(found)}." if found else f"{what}."
+    return f"{what}: {count_words(found)}." if found else f"{what}."
 
 
 def _in_events(events: Mapping[str, Any], stage: str) -> tuple[dict[str, int], int] | None:

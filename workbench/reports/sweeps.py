@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench.charts.rows import Rows
-from workbench.charts.words import MISSING, number, result
+from workbench.charts.words import MISSING, number
 from workbench.errors import UsageError
+from workbench.evidence.verdicts import result_sentence
 from workbench.evidence.wording import joined
 from workbench.reports import blocks
 from workbench.reports.blocks import Block, Section
@@ -247,7 +248,7 @@ def _result(cell: Mapping[str, Any]) -> str:
     word = str(cell["result"])
     if not cell["diagnostic"] and word == "unchanged":
         return "As recorded."
-    return _RESULTS.get(word) or result(word)
+    return _RESULTS.get(word) or result_sentence(word)
 
 
 def _matrix(report: SweepReport, down: str, across: str) -> Block:

@@ -86,7 +86,7 @@ def first_screen(report: TrajectoryReport) -> Section:
     facts = [
         ("Steps", f"{number(data['start'])} to {number(data['last'])}.", "steps"),
         ("As recorded", _departure(departure), "steps"),
-        ("First unusual", _outlier(outlier, sentences), "ranges"),
+        ("First unusual", str(outlier["sentence"]) if outlier else sentences[1], "ranges"),
         (
             "First bad",
             f"Step {number(bad['step'])}, {bad['bad']}." if bad else "No step is bad here.",
@@ -103,12 +103,6 @@ def _departure(found: Mapping[str, Any] | None) -> str:
         return "Every kept step starts as the step before it left off, and every loss is equal."
     what = str(found["what"]).replace("_", " ")
     return f"Departs at step {number(found['step'])}, in {what}."
-
-
-def _outlier(found: Mapping[str, Any] | None, sentences: list[str]) -> str:
-    if found is None:
-        return "Nothing left its usual envelope before it (at least 4 earlier steps are needed)."
-    return next((text for text in sentences[1:] if number(found["step"]) in text), sentences[-1])
 
 
 def _chart(report: TrajectoryReport) -> Block:

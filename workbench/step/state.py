@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from workbench.step.model_state import (
-    ModelSnapshot,
-    ModelState,
-    materialize,
-    model_differences,
-    restore_model,
-)
+from workbench.step.model_restore import materialize, model_differences, restore_model
+from workbench.step.model_state import ModelSnapshot, ModelState
 from workbench.step.object_state import (
     ObjectState,
     capture_object,

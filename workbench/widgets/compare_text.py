@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.charts.words import KIND_WORDS, number
-from workbench.charts.words import counts as counts_words
+from workbench.evidence.wording import count_words
 from workbench.widgets.findings import items, mapping
 from workbench.widgets.markup import esc, link, name, note, table
 from workbench.widgets.state import Result
@@ -171,7 +171,7 @@ def _caught(what: Any) -> str:
     bad = mapping(what)
     if not bad:
         return "nothing"
-    found = counts_words(mapping(bad.get("counts"))) if bad.get("counts") else ""
+    found = count_words(mapping(bad.get("counts"))) if bad.get("counts") else ""
     return f"step {number(bad.get('step'))}, {bad.get('stage')}, {bad.get('tensor')} ({found})"
 
 

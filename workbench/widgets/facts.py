@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from workbench.charts.words import counts as counts_words
 from workbench.charts.words import number
 from workbench.errors import WorkbenchError
-from workbench.evidence.summary import summary_facts, summary_lines
+from workbench.evidence.facts import summary_facts
+from workbench.evidence.summary import summary_lines
+from workbench.evidence.wording import count_words
 from workbench.widgets.findings import split_line
 from workbench.widgets.state import STAGE_NAMES, Counts, Facts, Line, StageView
 
@@ -67,7 +68,7 @@ def caught_at(bad: Any) -> str:
     if bad is None:
         return "no gate"
     stage = bad.stage.replace("_", " ")
-    found = counts_words(bad.counts) if bad.counts else ""
+    found = count_words(bad.counts) if bad.counts else ""
     tensor = "" if bad.tensor == bad.stage else f", {bad.tensor}"
     return f"{stage}{tensor}" + (f" ({found})" if found else "")
 
@@ -139,7 +140,7 @@ def _damaged(bundle: Any) -> tuple[str, ...]:
     said = {"missing": "is missing.", "size": "does not match its digest: its size differs."}
     return tuple(
         f"{check.rel} {said[check.status]} {NOT_SHOWN}"
-        for check in bundle.verify(digests=False, opens=False)
+        for check in bundle.verify("size")
         if check.status in said
     )
 

@@ -39,7 +39,7 @@ def born_at(state: State) -> str:
     origins = items(state.findings, "origins")
     if not origins:
         needs = mapping(mapping(state.findings).get("reproduction")).get("verdict")
-        return "" if needs is None else "no origin: nothing is wrong in this step"
+        return "" if needs is None else "no origin was found"
     first = origins[0]
     leaf = _leaf(first)
     if leaf:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.charts.words import number
-from workbench.charts.words import result as result_words
+from workbench.evidence.verdicts import result_sentence
 from workbench.widgets import parts
 from workbench.widgets.findings import items, mapping, place
 from workbench.widgets.markup import esc, link, middle, name, note, table
@@ -145,7 +145,9 @@ def _tried(state: State) -> str:
             (
                 f"◇ {esc(one.get('intervention'))}",
                 esc(_result(one)) + _again(state, number_of),
-                esc(result_words(str(placebo))) if placebo else '<span class="wb-dim">none</span>',
+                esc(result_sentence(str(placebo)))
+                if placebo
+                else '<span class="wb-dim">none</span>',
                 said.strip(),
             )
         )
@@ -156,9 +158,7 @@ def _tried(state: State) -> str:
 
 
 def _result(row: Mapping[str, Any]) -> str:
-    said = result_words(str(row.get("result")))
-    moved = str(row.get("moved_to") or "")
-    return f"It moves to {moved}." if moved and row.get("result") == "moved" else said
+    return result_sentence(str(row.get("result")), str(row.get("moved_to") or ""))
 
 
 def _again(state: State, place_of: int) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from workbench.charts import words as charts_words
+from workbench.evidence.verdicts import reproduction_sentence
+from workbench.evidence.wording import count_words
 from workbench.widgets.state import ORIGINAL, Counts, Run, StageView, State
 
 TRACE_SECONDS = 4.0
@@ -19,7 +20,7 @@ def stage_words(stage: str) -> str:
 
 def counts_words(counts: Counts | None) -> str:
     """How many elements are bad: ``1 NaN of 1``; empty when counts are not known."""
-    return "" if counts is None else charts_words.counts(asdict(counts))
+    return "" if counts is None else count_words(asdict(counts))
 
 
 def bad_kind(counts: Counts | None) -> str:
@@ -75,12 +76,14 @@ def run_result(run: Run) -> str:
 def verdict_words(run: Run | None) -> str:
     """The sentence after ``Sure?`` for a run under the recorded conditions."""
     if run is None or run.name != ORIGINAL or not run.verdict:
-        return charts_words.verdict(None)
-    known = {"verdict": run.verdict, "survives_instrumentation": run.probes}
-    said = charts_words.verdict(known)
-    plain = charts_words.verdict({"verdict": run.verdict})
-    # the replay's own sentence names the distance or the difference; the probes come after it
-    return said.replace(plain, run.sentence) if run.sentence else said
+        return reproduction_sentence(None)
+    return reproduction_sentence(
+        {
+            "verdict": run.verdict,
+            "sentence": run.sentence,
+            "survives_instrumentation": run.probes,
+        }
+    )
 
 
 def stage_line(stage: StageView) -> str:

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from workbench.charts.drawing import Drawing
-from workbench.charts.words import counts, number, shorten, verdict
+from workbench.charts.words import number, shorten
 from workbench.errors import UsageError
 
 
@@ -30,38 +30,11 @@ def test_numbers(value, text):
     assert number(value) == text
 
 
-def test_counts_name_each_kind():
-    found = {"nan": 1, "pos_inf": 0, "neg_inf": 3, "finite": 8188}
-    assert counts(found) == "1 NaN, 3 −Inf of 8,192"
-    assert counts({"finite": 4}) == "all 4 finite"
-    assert counts({}) == "no element"
-
-
 def test_long_names_keep_both_ends_and_the_width():
     name = "encoder.blocks.11.attention.output.projection"
     cut = shorten(name, 20)
     assert len(cut) == 20
     assert (cut[:5], cut[-5:]) == ("encod", "ction")
-
-
-@pytest.mark.parametrize(
-    ("reproduction", "text"),
-    [
-        (None, "Not replayed yet."),
-        ({"verdict": None}, "Not replayed yet."),
-        ({"verdict": "bitwise", "survives_instrumentation": True}, "Still fails with probes on."),
-        ({"verdict": "bitwise", "survives_instrumentation": False}, "a hint, not evidence."),
-        (
-            {
-                "verdict": "not_reproduced",
-                "differences": [{"field": "device", "recorded": "H100", "here": "cpu"}],
-            },
-            "device recorded H100, here cpu.",
-        ),
-    ],
-)
-def test_verdicts(reproduction, text):
-    assert verdict(reproduction).endswith(text)
 
 
 def test_drawing_travels_as_data_and_refuses_parts_it_does_not_know():

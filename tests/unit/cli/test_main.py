@@ -32,7 +32,7 @@ def test_an_unknown_command_is_wrong_use(tmp_path):
 
 def test_a_missing_bundle_is_one_paragraph(tmp_path):
     done = run_process("inspect", "nothing.bundle", cwd=tmp_path)
-    assert done.code == 3
+    assert done.code == 2
     assert "nothing.bundle" in done.err
     assert "Traceback" not in done.err
     assert "\n\n" not in done.err

@@ -14,7 +14,8 @@ from workbench import Recorder
 from workbench.errors import BundleError
 from workbench.evidence import leftovers
 from workbench.evidence.leftovers import hidden_name, remove_leftovers
-from workbench.evidence.reader import find_bundles
+from workbench.evidence.paths import find_bundles
+from workbench.evidence.presence import MARK
 from workbench.evidence.writer import BundleWriter
 
 WRITER = """
@@ -28,7 +29,7 @@ sys.stdin.read()
 
 
 def hidden(directory):
-    return [path for path in Path(directory).iterdir() if path.name.startswith(".")]
+    return [p for p in Path(directory).iterdir() if p.name.startswith(".") and p.name != MARK]
 
 
 def test_leftovers_of_a_killed_run_go_with_the_next_one_and_live_ones_stay(tmp_path):

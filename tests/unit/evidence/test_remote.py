@@ -172,5 +172,5 @@ def test_a_store_that_cannot_be_read_is_one_paragraph(tmp_path):
     assert read_stored(str(tmp_path / "long.jsonl"), 4, tail=True) == b"6789"
     with pytest.raises(BundleError, match="10 bytes"):
         read_stored(str(tmp_path / "long.jsonl"), 4)
-    with pytest.raises(BundleError):
+    with pytest.raises(UsageError, match=r"absent\.bundle"):
         open_spot(Spot(str(tmp_path / "absent.bundle")))

@@ -176,10 +176,10 @@ def test_a_step_that_is_not_deterministic_is_said_to_be():
 
 def test_nothing_wrong_is_said_only_after_a_replay():
     quiet = {"first_bad": None, "kind": "captured"}
-    assert "Nothing is wrong" in lines(findings=findings(origins=[]), **quiet)[1]
+    assert "No fault was found" in lines(findings=findings(origins=[]), **quiet)[1]
     for verdict in (None, "unverifiable", "not_reproduced"):
         found = findings(origins=[], reproduction={"verdict": verdict})
-        assert "Nothing is wrong" not in lines(findings=found, **quiet)[1]
+        assert "No fault was found" not in lines(findings=found, **quiet)[1]
 
 
 def test_a_failure_without_an_origin_is_not_called_harmless():

@@ -7,8 +7,9 @@ import recorded_steps as steps
 from recorder_helpers import make
 
 from workbench import open_bundle
-from workbench.errors import UsageError
+from workbench.errors import CannotRunError, UsageError
 from workbench.evidence import find_bundles
+from workbench.evidence.presence import Presence
 from workbench.record.requests import REQUEST_FILE, ask
 
 
@@ -41,6 +42,8 @@ def test_a_request_to_another_run_is_left_alone(tmp_path):
     step, recorder = make(steps.Cnn, tmp_path)
     recorder.train_step(step.batch(0))
     (tmp_path / "other.ledger.jsonl").write_text("{}\n")
+    other = Presence(tmp_path, "other")
+    other.begin()
     ask(tmp_path, "for the other", run_id="other")
     assert recorder.train_step(step.batch(1)).incident is None
     assert (tmp_path / REQUEST_FILE).exists()
@@ -51,6 +54,18 @@ def test_a_request_that_cannot_be_read_is_answered_and_said_to_be(tmp_path):
     (tmp_path / REQUEST_FILE).write_text("nonsense")
     path = recorder.train_step(step.batch(0)).incident
     assert "could not be read" in open_bundle(path).evidence()["reason"]
+
+
+def test_a_run_that_has_ended_is_not_asked(tmp_path):
+    step, recorder = make(steps.Cnn, tmp_path)
+    recorder.train_step(step.batch(0))
+    recorder.close()
+    with pytest.raises(CannotRunError, match="No recorder is alive"):
+        ask(tmp_path, "too late")
+    assert not (tmp_path / REQUEST_FILE).exists()
+    recorder.train_step(step.batch(1))  # it goes on after all
+    ask(tmp_path, "now")
+    assert recorder.train_step(step.batch(2)).incident is not None
 
 
 def test_wrong_use_is_told(tmp_path):

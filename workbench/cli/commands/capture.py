@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from workbench.cli.command import Command
-from workbench.cli.options import json_option
+from workbench.cli.options import command_words, json_option
 from workbench.cli.output import emit, note, say
 from workbench.errors import CheckFailedError
 
@@ -30,23 +30,21 @@ _POLL_S = 0.2
 def command(run_dir: Path, why: str, run_id: str | None, wait: float, as_json: bool) -> None:
     """Ask a live run, recording to RUN_DIR, for a bundle of its next step.
 
-    Training is not stopped or changed. Exits 5 when --wait passes without a bundle.
+    Training is not stopped or changed. Exits 4 when no recorder is alive there, 5 when --wait
+    passes without a bundle.
     """
     from workbench.evidence import find_bundles
+    from workbench.evidence.presence import present
     from workbench.record.requests import ask
 
     before = set(find_bundles(run_dir)) if run_dir.is_dir() else set()
     request = ask(run_dir, why, run_id)
     path = _wait(run_dir, before, wait)
+    alive = present(run_dir, run_id)
     if path is None and wait:
-        taken = not request.exists()
         raise CheckFailedError(
             f"No bundle appeared in {str(run_dir)!r} within {wait:g} s. "
-            + (
-                "A run has taken the request; its bundle may still be being written."
-                if taken
-                else "No run has taken the request yet: a step may take longer, or none is running."
-            )
+            f"{_so_far(request, alive)} Look again with: {command_words('list', run_dir)}"
         )
     if as_json:
         emit(
@@ -54,13 +52,26 @@ def command(run_dir: Path, why: str, run_id: str | None, wait: float, as_json: b
                 "schema": "workbench.capture/1",
                 "request": str(request),
                 "bundle": None if path is None else str(path),
+                "alive": alive,
             }
         )
     elif path is not None:
         say(str(path))
     else:
-        note("Asked. The next step of the run will make a bundle:")
-        say(f"workbench list {run_dir}")
+        said = "The next step of the run" if alive else "If a run is alive there, its next step"
+        note(f"Asked. {said} makes a bundle. To see it:")
+        say(command_words("list", run_dir))
+
+
+def _so_far(request: Path, alive: bool | None) -> str:
+    """What became of a request that no bundle has answered yet."""
+    if not request.exists():
+        return "A run has taken the request; its bundle may still be being written."
+    if alive is False:
+        return "The run ended before it took the request, which waits for the next one."
+    return "No run has taken it yet: a step may take longer" + (
+        "." if alive else ", or none is alive."
+    )
 
 
 def _wait(run_dir: Path, before: set[Path], seconds: float) -> Path | None:

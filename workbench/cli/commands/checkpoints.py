@@ -9,7 +9,7 @@ import click
 
 from workbench.checkpoints.states import CLEAN_STEPS, who_am_i
 from workbench.cli.command import CommandGroup
-from workbench.cli.options import json_option
+from workbench.cli.options import command_words, json_option
 from workbench.cli.output import emit, note, say, table
 from workbench.errors import CheckFailedError
 
@@ -84,10 +84,12 @@ def _next(registry: Any) -> str:
     """What to resume from, if anything."""
     where = registry.directory
     if registry.latest() is not None:
-        return f"`workbench checkpoints latest {where}` names the one to use."
+        latest = command_words("checkpoints", "latest", where)
+        return f"`{latest}` names the one to use."
+    release = command_words("checkpoints", "release", where)
     return (
         "None is committed yet, so there is none to use: clean steps under a recorder commit one, "
-        f"or `workbench checkpoints release {where} NAME --by WHO --why WHY`."
+        f"or `{release} NAME --by WHO --why WHY`."
     )
 
 
@@ -178,9 +180,22 @@ def _why(one: Known) -> str:
     if not one.entry.history:
         return "not scanned"
     if one.state == "suspect" and one.entry.scan is not None and one.entry.scan.get("finite"):
-        return "its scan is finite; clean steps after it are still to come"
+        return f"its scan is finite; {_clean_steps(one)}"
     last = one.entry.history[-1]
     return f"{last['why']} ({last['who']})"
+
+
+def _clean_steps(one: Known) -> str:
+    """Whether the clean steps that would commit it can still come."""
+    from workbench.checkpoints.states import RECORDED
+    from workbench.evidence.presence import present
+
+    alive = present(one.checkpoint.path.parent, RECORDED)
+    if alive:
+        return "clean steps after it are still to come"
+    if alive is None:
+        return "no recorder counts clean steps after it"
+    return "the run that counted clean steps after it has ended"
 
 
 @command.command("latest")
@@ -197,8 +212,9 @@ def latest(directory: Path, as_json: bool) -> None:
     if path is None:
         raise CheckFailedError(
             f"No checkpoint in {str(directory)!r} is committed, so none is known to be safe to "
-            f"resume from. `workbench checkpoints list {directory}` says why for each; "
-            f"`workbench checkpoints scan {directory}` looks at those that were not scanned."
+            f"resume from. `{command_words('checkpoints', 'list', directory)}` says why for each; "
+            f"`{command_words('checkpoints', 'scan', directory)}` looks at those that were not "
+            "scanned."
         )
     if as_json:
         emit({"schema": "workbench.checkpoints/1", "latest": str(path)})

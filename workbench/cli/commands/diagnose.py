@@ -13,6 +13,7 @@ from workbench.cli.options import (
     announce_source,
     bundle_argument,
     code_options,
+    code_words,
     json_option,
     require_code,
 )
@@ -86,7 +87,7 @@ def command(
     if as_json:
         say(findings.to_json())
         return
-    answers = five_answers(opened, findings)
+    answers = five_answers(opened, findings, path=str(bundle), code=code_words(step, trust))
     lines = [*findings.summary, *answer_lines(answers, full=full), *findings_lines(findings.data)]
     if saved:
         lines.append(f"Saved in {saved}")

@@ -53,7 +53,7 @@ def _damage(bundle: Bundle) -> list[dict[str, Any]]:
     """Listed files that are missing, have another size or cannot be read; no digest is computed."""
     return [
         {"path": check.rel, "status": check.status, "bytes": check.size, "found": check.found}
-        for check in bundle.verify(digests=False)
+        for check in bundle.verify("open")
         if check.status != "ok"
     ]
 

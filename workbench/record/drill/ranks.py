@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from workbench.errors import CannotRunError, UsageError
 from workbench.numerics import jsonio
+from workbench.record.drill.clean import require_clean
 
 if TYPE_CHECKING:
     from workbench.record.drill.fault import Fault
@@ -36,7 +37,8 @@ def run_ranks(reference: str, fault: Fault, steps: int, ranks: int) -> tuple[str
         The boundary that caught it on all ranks alike, or None; and why not, or "".
 
     Raises:
-        CannotRunError: The ranks did not start, or a rank ended otherwise.
+        CannotRunError: The ranks did not start, a rank ended otherwise, or the run that they make
+            without a fault failed.
     """
     if not reference:
         raise UsageError(
@@ -63,7 +65,9 @@ def run_ranks(reference: str, fault: Fault, steps: int, ranks: int) -> tuple[str
                 f"The drill of {reference!r} on {ranks} ranks ended with code {done.returncode}: "
                 f"{tail!r}. Run torchrun with a few steps of it by hand first."
             )
-        return _judge([jsonio.loads(path.read_bytes()) for path in said], steps - 2)
+        found = [jsonio.loads(path.read_bytes()) for path in said]
+        require_clean(f"{reference} on {ranks} ranks", steps, found[0]["failed"])
+        return _judge(found, steps - 2)
 
 
 def _judge(said: list[dict[str, Any]], at: int) -> tuple[str | None, str]:
@@ -92,22 +96,39 @@ def _judge(said: list[dict[str, Any]], at: int) -> tuple[str | None, str]:
 
 
 def _rank(reference: str, folder: Path, steps: int, name: str) -> None:
-    """What one rank runs."""
-    import torch
+    """What one rank runs: the steps without a fault, and where all ranks are well, with it."""
     from torch import distributed as dist
 
-    from workbench.errors import NonFiniteError
-    from workbench.record.drill.fault import Put
+    from workbench.record.drill.clean import NO_FAULT, failure
     from workbench.record.drill.run import faults
-    from workbench.record.policy import Policy
-    from workbench.record.recorder import Recorder
     from workbench.step import load_step
 
     logging.getLogger("workbench").setLevel(logging.CRITICAL)
     dist.init_process_group("gloo")
-    rank = dist.get_rank()
     step: Any = load_step(None, step=reference)
-    fault = next(one for one in faults() if one.name == name)
+    error, own = _train(step, folder / "clean", steps, NO_FAULT)
+    failed: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(failed, failure(error, own))
+    why = next((one for one in failed if one is not None), None)
+    ledger: list[dict[str, Any]] = []
+    if why is None:
+        fault = next(one for one in faults() if one.name == name)
+        _, ledger = _train(step, folder, steps, fault)
+    said = {"ledger": ledger, "failed": why}
+    Path(folder, f"said{dist.get_rank()}.json").write_text(jsonio.dumps(said), encoding="utf-8")
+    dist.barrier()
+
+
+def _train(
+    step: Any, folder: Path, steps: int, fault: Fault
+) -> tuple[Exception | None, list[dict[str, Any]]]:
+    """Train under DDP; gives what the loop raised, if it did, and the ledger."""
+    import torch
+
+    from workbench.record.drill.fault import Put
+    from workbench.record.policy import Policy
+    from workbench.record.recorder import Recorder
+
     torch.manual_seed(0)
     model = torch.nn.parallel.DistributedDataParallel(step.build_model())
     built = step.build_optimizer(model)
@@ -116,17 +137,16 @@ def _rank(reference: str, folder: Path, steps: int, name: str) -> None:
     scaler = step.build_scaler()
     recorder = Recorder(step, model, optimizers, scaler, folder, RUN, policy)
     put = Put(model, optimizers, scaler, step, steps - 2, recorder)
+    error: Exception | None = None
     try:
         for k in range(steps):
             with fault.during(put, k):
                 recorder.train_step(step.example_batch(k))
-    except NonFiniteError:
-        pass  # the ledger says what was caught
+    except Exception as raised:  # noqa: BLE001 - the ledger says what was caught
+        error = raised
     recorder.close()
-    ledger = jsonio.load_lines(recorder.ledger.path.read_bytes())
-    said = {"ledger": ledger, "failures": recorder.failures}
-    Path(folder, f"said{rank}.json").write_text(jsonio.dumps(said), encoding="utf-8")
-    dist.barrier()
+    path = recorder.ledger.path
+    return error, jsonio.load_lines(path.read_bytes()) if path.is_file() else []
 
 
 if __name__ == "__main__":

@@ -13,14 +13,18 @@ from typing import Any, Literal
 from workbench.errors import NonFiniteError, UsageError
 from workbench.numerics import jsonio
 from workbench.record.drill import faults as faults_package
+from workbench.record.drill.clean import NO_FAULT, beyond, failure, require_clean
 from workbench.record.drill.fault import Fault, Put
 from workbench.record.drill.ranks import run_ranks
 from workbench.record.policy import Policy
 from workbench.record.recorder import Recorder
 from workbench.step.locate import step_reference
+from workbench.step.rng import capture_rng, restore_rng
 
 Result = Literal["caught", "missed", "not_applicable"]
 STEPS = 4
+Batches = Callable[[int], Any]
+Records = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -75,12 +79,15 @@ def faults() -> list[Fault]:
 
 def run_drill(
     step: Any,
-    batches: Callable[[int], Any],
+    batches: Batches,
     steps: int = STEPS,
     chosen: Sequence[Fault] | None = None,
     ranks: int = 1,
 ) -> Drill:
     """Run a training step for a few steps with each fault in turn, in a directory of its own.
+
+    The first run has no fault: what it shows by itself is put down to no fault. All begin with the
+    random numbers of now, which are put back at the end.
 
     Args:
         step: The training step; model and optimizer are built anew for every fault.
@@ -92,20 +99,45 @@ def run_drill(
 
     Raises:
         UsageError: Fewer than three steps.
-        CannotRunError: The ranks did not start, or ended otherwise.
+        CannotRunError: The run without a fault failed, or the ranks did not start or ended
+            otherwise.
     """
     if steps < 3:
         raise UsageError(
             f"A drill of {steps} steps has no calm step before its fault and none after. Use at "
             "least 3."
         )
-    rows = [
-        _ranks_row(step, steps, one, ranks)
-        if one.several_ranks and ranks > 1
-        else _row(step, batches, steps, one)
-        for one in chosen or faults()
-    ]
+    begin = capture_rng()
+    try:
+        own = _clean(step, batches, steps)
+        rows = []
+        for one in chosen or faults():
+            restore_rng(begin)
+            several = one.several_ranks and ranks > 1
+            rows.append(
+                _ranks_row(step, steps, one, ranks)
+                if several
+                else _row(step, batches, steps, one, own)
+            )
+    finally:
+        restore_rng(begin)
     return Drill(tuple(rows))
+
+
+def _clean(step: Any, batches: Batches, steps: int) -> Records:
+    """The ledger of the run without a fault."""
+    name = step_reference(step)["reference"] or type(step).__qualname__
+    records: Records = []
+    try:
+        with tempfile.TemporaryDirectory(prefix="workbench-drill-") as folder:
+            put = _put(step, steps - 2, NO_FAULT, folder)
+            error = _train(put, NO_FAULT, batches, steps)
+            put.recorder.close()
+            records = read_ledger(Path(folder), put.recorder.run_id)
+    except Exception as raised:  # noqa: BLE001 - the user's model and optimizer are built here
+        error = raised
+    require_clean(name, steps, failure(error, records))
+    return records
 
 
 def _ranks_row(step: Any, steps: int, fault: Fault, ranks: int) -> Row:
@@ -116,27 +148,30 @@ def _ranks_row(step: Any, steps: int, fault: Fault, ranks: int) -> Row:
     return Row(fault.name, fault.what, result, boundary, steps - 2, at, why)
 
 
-def _row(step: Any, batches: Callable[[int], Any], steps: int, fault: Fault) -> Row:
+def _row(step: Any, batches: Batches, steps: int, fault: Fault, own: Records) -> Row:
     at = steps - 2
-    model = step.build_model()
-    built = step.build_optimizer(model)
-    optimizers = list(built) if isinstance(built, list | tuple) else [built]
-    scaler = step.build_scaler()
     with tempfile.TemporaryDirectory(prefix="workbench-drill-") as folder:
-        policy = fault.policy(Policy(on_nonfinite="raise", deep_scan_every=1))
-        recorder = Recorder(step, model, optimizers, scaler, folder, "drill", policy)
-        put = Put(model, optimizers, scaler, step, at, recorder)
+        put = _put(step, at, fault, folder)
         why = fault.not_applicable(put, batches(at))
         if why is not None:
             return Row(fault.name, fault.what, "not_applicable", None, at, None, why)
         error = _train(put, fault, batches, steps)
-        recorder.close()
-        return judge(fault, put, error, read_ledger(Path(folder), recorder.run_id))
+        put.recorder.close()
+        return judge(fault, put, error, read_ledger(Path(folder), put.recorder.run_id), own)
 
 
-def _train(
-    put: Put, fault: Fault, batches: Callable[[int], Any], steps: int
-) -> BaseException | None:
+def _put(step: Any, at: int, fault: Fault, folder: str) -> Put:
+    """A training of its own, recorded into a folder."""
+    model = step.build_model()
+    built = step.build_optimizer(model)
+    optimizers = list(built) if isinstance(built, list | tuple) else [built]
+    scaler = step.build_scaler()
+    policy = fault.policy(Policy(on_nonfinite="raise", deep_scan_every=1))
+    recorder = Recorder(step, model, optimizers, scaler, folder, "drill", policy)
+    return Put(model, optimizers, scaler, step, at, recorder)
+
+
+def _train(put: Put, fault: Fault, batches: Batches, steps: int) -> BaseException | None:
     for k in range(steps):
         try:
             with fault.during(put, k):
@@ -153,7 +188,7 @@ def read_ledger(directory: Path, run_id: str) -> list[dict[str, Any]]:
 
 
 def judge(
-    fault: Fault, put: Put, error: BaseException | None, records: Sequence[dict[str, Any]]
+    fault: Fault, put: Put, error: BaseException | None, records: Records, own: Records = ()
 ) -> Row:
     """Say which boundary caught a fault.
 
@@ -162,8 +197,10 @@ def judge(
         put: Where it was put.
         error: What the loop raised, if it did.
         records: The run's ledger.
+        own: The ledger of the run without a fault.
     """
-    boundary, caught_at = _caught(put, error, [r for r in records if r["step"] >= put.at - 1])
+    records = [r for r in beyond(records, own) if r["step"] >= put.at - 1]
+    boundary, caught_at = _caught(put, error, records)
     right = boundary in fault.boundaries
     why = "" if right else _instead(boundary, error)
     result: Result = "caught" if right else "missed"
@@ -171,7 +208,7 @@ def judge(
 
 
 def _caught(
-    put: Put, error: BaseException | None, records: Sequence[dict[str, Any]]
+    put: Put, error: BaseException | None, records: Records
 ) -> tuple[str | None, int | None]:
     """The first boundary that spoke, and at which step."""
     failures = put.recorder.failures
