@@ -43,7 +43,7 @@ def test_a_damaged_bundle_stops_no_other_and_a_second_run_keeps_what_is_made(
     assert "a.bundle: Writing: Second" in told
     index = done.index.read_text(encoding="utf-8")
     assert re.findall(r'href="([^"#]+)"', index) == ["a.html", "b.html"]
-    assert "2 of 3 reports are complete." in index
+    assert "Complete: 2 of 3 reports." in index
     assert "manifest.json" in index
 
     (tmp_path / "out" / "b.html").unlink()

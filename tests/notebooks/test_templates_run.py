@@ -146,6 +146,6 @@ def test_plain_papermill_and_nbconvert(incidents, tmp_path):
 
 def test_a_comparison_takes_two_bundles(incidents, tmp_path):
     bundle, _ = incidents["batch"]
-    with pytest.raises(UsageError, match="compares 2 bundles, and 1 were given"):
+    with pytest.raises(UsageError, match="compares 2 bundles, and it was given 1"):
         report(bundle, template="incident-comparison", output=tmp_path / "r.html")
     assert list(tmp_path.iterdir()) == []

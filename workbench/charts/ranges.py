@@ -19,6 +19,7 @@ from workbench.charts.ranges_hover import hover_texts
 from workbench.charts.ranges_view import RangeView, range_view
 from workbench.charts.rows import Rows
 from workbench.charts.words import GLYPHS, KIND_WORDS, KINDS, number, plain, shorten
+from workbench.evidence.wording import counted
 
 CHART_ID = "wb-ranges"
 _PLOT_TOP = 0.78
@@ -314,7 +315,7 @@ def title(view: RangeView) -> str:
     bad = len({layer for layer, _, _ in view.marks})
     with_marks = f"{number(bad)} with NaN or Inf" if bad else "none with NaN or Inf"
     return (
-        f"Ranges of {view.tensor} in execution order: {number(total)} tensors{grouped}, "
+        f"Ranges of {view.tensor} in execution order: {counted(total, 'tensor')}{grouped}, "
         f"{with_marks}. {_BAND_WORDS[view.from_smallest]}."
     )
 

@@ -23,6 +23,7 @@ from workbench.charts.timeline_view import (
     timeline_view,
 )
 from workbench.charts.words import KIND_WORDS, KINDS, number, plain
+from workbench.evidence.wording import counted
 
 CHART_ID = "wb-timeline"
 Ledger = Sequence[Mapping[str, Any]]
@@ -320,10 +321,10 @@ def _row_title(series: Series, top: float, theme: style.Theme) -> dict[str, Any]
 def title(view: TimelineView) -> str:
     """One sentence that says what is shown, for captions and screen readers."""
     bad = [f"{WORDS[series.name]} {len(series.marks)}" for series in view.series if series.marks]
-    skips = f"; {number(len(view.skips))} updates withheld" if view.skips else ""
+    skips = f"; {counted(len(view.skips), 'update')} withheld" if view.skips else ""
     found = f"values that are not finite: {', '.join(bad)}" if bad else "every value is finite"
     if view.alerts:
-        skips += f"; {number(len(view.alerts))} steps with an alert"
+        skips += f"; {counted(len(view.alerts), 'step')} with an alert"
     return (
         f"Timeline from step {number(view.steps[0])} to {number(view.steps[-1])}: loss, gradient "
         f"norm, loss scale and learning rate; {found}{skips}."

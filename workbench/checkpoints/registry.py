@@ -19,6 +19,7 @@ from workbench.checkpoints.states import (
     read_states,
 )
 from workbench.errors import CannotRunError, UsageError
+from workbench.evidence.wording import command_line, counted
 
 if TYPE_CHECKING:
     from workbench.checkpoints.scanning import ScanResult
@@ -102,7 +103,8 @@ class Registry:
         state = "not known here" if one is None else one.state
         latest = self.latest()
         instead = (
-            "No checkpoint here is committed; run 'workbench checkpoints scan' first."
+            "None here is committed, for the reasons of: "
+            f"{command_line('checkpoints', 'list', self.directory)}"
             if latest is None
             else f"The newest committed one is {str(latest)!r}."
         )
@@ -231,13 +233,14 @@ class Registry:
             if scan is None or known.changed:
                 raise CannotRunError(
                     f"The checkpoint {name!r} has not been scanned as it is now, so nobody knows "
-                    "what it holds. Run 'workbench checkpoints scan' first."
+                    "what it holds. Scan it first: "
+                    f"{command_line('checkpoints', 'scan', self.directory, name)}"
                 )
             if not scan.get("finite"):
                 raise CannotRunError(
                     f"The checkpoint {name!r} is known to hold what must not be trained on, and "
-                    "is not released: see 'workbench checkpoints list'. Remove it, or resume from "
-                    "an earlier one."
+                    "is not released. Remove it, or resume from an earlier one; the reasons: "
+                    f"{command_line('checkpoints', 'list', self.directory)}"
                 )
             states.entries[checkpoint.name].move("committed", by, why)
 
@@ -306,7 +309,7 @@ class Registry:
         since = max(entry.step, states.clean_from - 1)
         clean = states.clean_through - since
         if clean >= self.clean_steps:
-            why = f"its scan is finite and {clean} clean steps followed step {since}"
+            why = f"its scan is finite and {counted(clean, 'clean step')} followed step {since}"
             entry.move("committed", who, why)
 
     def _chosen(self, names: Iterable[str] | None) -> list[Checkpoint]:

@@ -14,6 +14,7 @@ from workbench.checkpoints.layout import Checkpoint
 from workbench.checkpoints.stored import StoredNumber, StoredTensor
 from workbench.errors import CheckpointError
 from workbench.evidence.safetensors_file import read_into
+from workbench.evidence.wording import count_words, counted
 from workbench.numerics.counts import Counts, all_finite, count
 
 PIECE: Final = 32 * 2**20
@@ -44,11 +45,7 @@ class BadEntry:
         """One sentence for the terminal."""
         if self.why == "negative_second_moment":
             return f"{self.name} is a second moment with values below zero"
-        bad = [f"{self.counts[key]:,} {word}" for key, word in _WORDS.items() if self.counts[key]]
-        return f"{self.name} has {', '.join(bad)} of {sum(self.counts.values()):,} elements"
-
-
-_WORDS: Final = {"nan": "NaN", "pos_inf": "+Inf", "neg_inf": "−Inf"}
+        return f"{self.name} has {count_words(self.counts)}"
 
 
 @dataclass
@@ -87,11 +84,11 @@ class ScanResult:
         if self.tensors == 0:
             return "No float tensor was found in it, so nothing is known of it."
         if not self.bad_total:
-            told = f"All {self.elements:,} elements of {self.tensors:,} float tensors are finite"
+            tensors = counted(self.tensors, "float tensor")
+            told = f"Finite in all of {tensors}, {counted(self.elements, 'element')}"
             masks = f"; only −Inf, taken for masks: {', '.join(self.constants[:3])}"
             return told + (masks if self.constants else "") + "."
-        count = "1 entry is" if self.bad_total == 1 else f"{self.bad_total:,} entries are"
-        return f"{count} bad: {self.bad[0].sentence}."
+        return f"{counted(self.bad_total, 'bad entry', 'bad entries')}: {self.bad[0].sentence}."
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, for the states file."""

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, get_args
 
 from workbench.checkpoints.layout import STATES_FILE
 from workbench.errors import CheckpointError, StrictJsonError
+from workbench.evidence.wording import command_line
 from workbench.numerics import jsonio
 
 State = Literal["suspect", "committed", "quarantined"]
@@ -123,7 +124,8 @@ def _damaged(path: Path, what: str) -> str:
     return (
         f"The file of checkpoint states {str(path)!r} cannot be read ({what}), so it is not known "
         "which checkpoints may be resumed from. Restore it from a backup, or remove it and run "
-        "'workbench checkpoints scan' on its directory; every checkpoint is suspect until then."
+        f"`{command_line('checkpoints', 'scan', path.parent)}`; every checkpoint is suspect until "
+        "then."
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from workbench.cli.output import note
 from workbench.errors import CannotRunError, UsageError
+from workbench.evidence.wording import counted
 
 CONNECT_S = 10
 WORKERS_S = 30
@@ -64,7 +65,7 @@ def cluster(address: str | None) -> Iterator[Executor | None]:
                 f"was run. Start one with: dask worker {address}"
             ) from error
         count = len(client.scheduler_info(n_workers=-1)["workers"])
-        note(f"Using {count:,} Dask worker{'' if count == 1 else 's'} of {address}")
+        note(f"Using {counted(count, 'Dask worker')} of {address}")
         executor = client.get_executor()
         with _watched(client, executor, address):
             yield executor

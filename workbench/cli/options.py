@@ -61,13 +61,13 @@ def require_code(bundle: Bundle, step: str | None, trust: str | None) -> None:
     known = bundle.manifest.step_reference
     if step is not None or trust is not None or known.kind == "integration" or not known.reference:
         return
-    source = f"\n{command_line('--trust', 'source')}" if known.source else ""
+    source = f"\n{this_command('--trust', 'source')}" if known.source else ""
     raise CannotRunError(
         f"The bundle names the training step {known.reference[:200]!r}. Replaying runs that code, "
         "and opening a bundle trusts nothing in it. When you trust it, import it, run the source "
         "text that came with the bundle, or name your own copy:\n"
-        f"{command_line('--trust', 'import')}{source}\n"
-        f"{command_line('--step', known.reference[:200])}"
+        f"{this_command('--trust', 'import')}{source}\n"
+        f"{this_command('--step', known.reference[:200])}"
     )
 
 
@@ -78,12 +78,12 @@ def announce_source(bundle: Bundle, trust: str | None) -> None:
         note(f"Running {known.source} from the bundle, {known.digest}")
 
 
-def command_line(*added: str) -> str:
+def this_command(*added: str) -> str:
     """The running command with words added, indented, ready to be copied."""
-    import shlex
+    from workbench.evidence.wording import command_line
 
     words: list[str] = click.get_current_context().find_root().obj or []
-    return "  " + shlex.join(["workbench", *words, *added])
+    return f"  {command_line(*words, *added)}"
 
 
 def code_words(step: str | None, trust: str | None) -> list[str] | None:
@@ -91,13 +91,6 @@ def code_words(step: str | None, trust: str | None) -> list[str] | None:
     if step is not None:
         return ["--step", step]
     return None if trust is None else ["--trust", trust]
-
-
-def command_words(*words: object) -> str:
-    """A command of this program with its words quoted, ready to be copied from here."""
-    import shlex
-
-    return shlex.join(["workbench", *map(str, words)])
 
 
 def newest_bundle(given: Path | None) -> Path:

@@ -20,6 +20,7 @@ from workbench.diagnose.boundaries import blocks
 from workbench.diagnose.probes import Prober, modules_of, put_on
 from workbench.errors import UsageError
 from workbench.evidence import Bundle, open_bundle
+from workbench.evidence.wording import counted
 from workbench.replay import Replay
 from workbench.replay.session import Session
 from workbench.step.names import walk
@@ -205,7 +206,9 @@ class _Halving:
     def _finite(self, changed: list[str] | tuple[str, ...]) -> bool:
         key = frozenset(changed)
         if key not in self._tested:
-            count = f"{len(key)} of {len(self.result.blocks)} blocks {_WORDS[self.which]}"
+            count = (
+                f"{len(key)} of {counted(len(self.result.blocks), 'block')} {_WORDS[self.which]}"
+            )
             self._tested[key] = not self._runs(tuple(changed), count if key else "the original")
         return self._tested[key]
 

@@ -16,6 +16,7 @@ from workbench.diagnose.probes import ForwardScan, Place, Prober, Seen
 from workbench.diagnose.probes_backward import GradientScan
 from workbench.diagnose.slicing import slice_trace
 from workbench.diagnose.starts import starts_of
+from workbench.evidence.wording import counted
 from workbench.replay.session import Session
 from workbench.replay.trace_focus import Part, trace_part
 from workbench.step.names import walk
@@ -267,7 +268,7 @@ class Search:
         start = self._halve() if self.halve and not passed and not patches else 0
         halved = self._unit() if start else None
         scan = ForwardScan(self._named(self.blocks), passed, patches, start=start, unit=halved)
-        what = f"boundaries of {len(self.blocks)} blocks"
+        what = f"boundaries of {counted(len(self.blocks), 'block')}"
         return self._probe(what, lambda: scan.add_to(self.prober.run(scan)))
 
     def _unit(self) -> tuple[str, int] | None:
@@ -282,7 +283,7 @@ class Search:
         while high - low > 1:
             middle = (low + high) // 2
             scan = ForwardScan(targets, only=middle, unit=self._unit())
-            what = f"the first {middle + 1} of {len(targets)} blocks"
+            what = f"the first {middle + 1} of {counted(len(targets), 'block')}"
             seen = self._probe(what, lambda scan=scan: self.prober.run(scan))  # type: ignore[misc]
             if seen.place is not None and not seen.kinds - {"-inf"}:
                 low = middle
@@ -299,7 +300,7 @@ class Search:
 
     def _scan_gradients(self, passed: list[Place], patches: list[Place]) -> Seen:
         scan = GradientScan(self._named(self.blocks), passed, patches)
-        what = f"gradients at the boundaries of {len(self.blocks)} blocks"
+        what = f"gradients at the boundaries of {counted(len(self.blocks), 'block')}"
         return self._probe(what, lambda: self.prober.run(scan))
 
     def _patch_gradients(self, places: list[Place]) -> GradientScan:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from workbench.evidence.wording import counted
+
 if TYPE_CHECKING:
     from workbench.diagnose.analysis import Analysis
     from workbench.replay.trace_events import Event
@@ -50,8 +52,8 @@ def _row(event: Event) -> dict[str, Any]:
 
 def _zeros(event: Event, elements: int) -> dict[str, Any]:
     dtype = event.writes[0].dtype if event.writes else "its dtype"
-    word = "value" if elements == 1 else "values"
-    return _entry(event, (0, 0, 0), f"{_short(event)} rounded {elements:,} {word} to 0 in {dtype}")
+    values = counted(elements, "value")
+    return _entry(event, (0, 0, 0), f"{_short(event)} rounded {values} to 0 in {dtype}")
 
 
 def _leaf(name: str) -> dict[str, Any]:

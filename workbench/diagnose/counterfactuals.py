@@ -27,6 +27,7 @@ from workbench.diagnose.interventions import AtCall, Intervention, Together
 from workbench.diagnose.rewrites import through_float64
 from workbench.diagnose.slicing import slice_trace
 from workbench.diagnose.starts import starts_of
+from workbench.evidence.wording import counted
 
 if TYPE_CHECKING:
     from workbench.diagnose.analysis import Analysis, Judged
@@ -204,9 +205,8 @@ def _wherever(judge: Judge, judged: Judged, intervention: Intervention, answer: 
         if born.node is not None or born.function_call in change.numbers:
             return tried
         change = AtCall(change.numbers | {born.function_call}, change.rewrite)
-        wider = replace(
-            intervention, name=f"{intervention.name} in {len(change.numbers)} calls", change=change
-        )
+        name = f"{intervention.name} in {counted(len(change.numbers), 'call')}"
+        wider = replace(intervention, name=name, change=change)
         again = judge(wider, True)
         if again is None:
             return tried

@@ -15,7 +15,7 @@ from workbench.diagnose.dependence import condition_words, finite_sentence, plai
 from workbench.diagnose.probe import Data, Prober, Say, fails, is_finite
 from workbench.diagnose.subsets import OutOfProbes, Probes, Smallest, Subset, ddmin, smallest_set
 from workbench.errors import CannotRunError, UsageError
-from workbench.evidence.wording import joined
+from workbench.evidence.wording import counted, joined
 
 if TYPE_CHECKING:
     from workbench.evidence import Conditions
@@ -307,7 +307,8 @@ def _conclude(result: Minimal, seen: _Seen, finite: Data | None) -> None:
 def _fixing_sentence(result: Minimal, seen: _Seen, finite: Data | None) -> str:
     if finite is None:
         what = "modules run in float32" if result.over == "modules" else "these changes"
-        return f"It still fails with every set of {what} that was tried ({result.probes:,} probes)."
+        probes = counted(result.probes, "probe")
+        return f"It still fails with every set of {what} that was tried ({probes})."
     data = seen.run(finite)
     after = data["original_after"]
     result.original_after = (

@@ -20,7 +20,7 @@ from workbench.diagnose.slicing import slice_trace
 from workbench.diagnose.starts import starts_of
 from workbench.diagnose.subsets import Probes, smallest_set
 from workbench.errors import CannotRunError
-from workbench.evidence.wording import clean
+from workbench.evidence.wording import clean, command_line, counted
 from workbench.replay import Replay
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def minimize(
     if not analysis.origins and not analysis.absorbed:
         raise CannotRunError(
             f"The step of '{bundle.path}' has no non-finite origin here, so there is nothing to "
-            "minimise. `workbench diagnose` says what it found."
+            f"minimise. `{command_line('diagnose', bundle.path)}` says what was found."
         )
     say("Looking for the smallest computation that fails")
     shown = first_that_fails(replay, analysis)
@@ -163,7 +163,7 @@ def smallest_samples(
     def fails(kept: frozenset[str]) -> bool:
         return bool(kept) and _fails_with(replay, analysis, tuple(sorted(map(int, kept))))
 
-    say(f"Looking for the smallest of {size} samples that still fail")
+    say(f"Looking for the fewest of {counted(size, 'sample')} that still fail")
     probe = Probes(fails, MOST_PROBES)
     names = [str(i) for i in range(size)]
     if not probe(frozenset(names)):

@@ -92,7 +92,7 @@ def _compare(made: Mapping[int, tuple[Any, ...]]) -> str:
 
 
 def _ranks(names: list[str]) -> str:
-    return f"rank{'s' if len(names) > 1 else ''} {joined(names, 8)}"
+    return f"{'rank' if len(names) == 1 else 'ranks'} {joined(names, 8)}"
 
 
 def _words(made: tuple[Any, ...]) -> str:

@@ -11,7 +11,8 @@ from workbench.diagnose.alerts import recorded_envelope, replayed_envelope
 from workbench.diagnose.analysis import Analysis, analyse
 from workbench.diagnose.anomaly import anomaly_finding
 from workbench.diagnose.counterfactuals import run_counterfactuals
-from workbench.diagnose.findings import Findings, build
+from workbench.diagnose.document import build
+from workbench.diagnose.findings import Findings
 from workbench.diagnose.growth import first_left, look_back
 from workbench.diagnose.skips import skipped, without_scale
 from workbench.errors import CannotRunError, UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workbench.evidence.wording import joined
+from workbench.evidence.wording import counted, joined
 
 Row = Mapping[str, Any]
 _NO_ANSWER = frozenset({"error", "died", "stopped"})
@@ -46,7 +46,7 @@ def _names(rows: Sequence[Row]) -> str:
 
 def _finite(finite: Sequence[Row], acting: Sequence[Row]) -> str:
     still = [row for row in acting if row["result"] in ("unchanged", "moved")]
-    said = f"{len(finite):,} of {len(acting):,} changes make it finite: {_names(finite)}."
+    said = f"Finite with {len(finite):,} of {counted(len(acting), 'change')}: {_names(finite)}."
     if still:
         said += f" It is still bad with {_names(still)}."
     return f"{said} What the failure depends on is narrowed down by that; nothing is repaired."

@@ -17,7 +17,7 @@ from workbench.errors import BundleError
 from workbench.evidence.reader import open_bundle
 from workbench.evidence.schema import MOST_RANKS, is_rank
 from workbench.evidence.stages import stage_code
-from workbench.evidence.wording import clean, joined, number
+from workbench.evidence.wording import clean, counted, joined, number
 
 if TYPE_CHECKING:
     from workbench.evidence.reader import Bundle
@@ -140,7 +140,7 @@ class Incident:
         others = self.world - len(bad)
         text = f"{said}." if said else "No rank was bad."
         if said and others > 0:
-            text = f"{said}; {number(others)} other rank{'s' if others != 1 else ''} not."
+            text = f"{said}; {counted(others, 'other rank')} not."
         if self.absent:
             names = joined([number(r) for r in self.absent], 8)
             text += f" Not beside this bundle: rank {names}."

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 from pathlib import Path
 
 from workbench.errors import BundleError, UsageError
 from workbench.evidence.schema import MANIFEST
 from workbench.evidence.store import DirectoryStore, Store, ZipStore
+from workbench.evidence.wording import command_line
 
 
 def open_store(path: Path) -> Store:
@@ -35,7 +35,7 @@ def open_store(path: Path) -> Store:
         if not (path.suffix == ".bundle" or os.path.lexists(path / MANIFEST)):
             raise UsageError(
                 f"{str(path)!r} is a folder and no bundle: it has no {MANIFEST}, and nothing was "
-                f"opened. {shlex.join(['workbench', 'list', str(path)])} shows the bundles in it."
+                f"opened. {command_line('list', path)} shows the bundles in it."
             )
         return DirectoryStore(path)
     if stat.S_ISREG(mode):

@@ -29,6 +29,7 @@ from workbench.evidence.schema import (
     strict_json,
 )
 from workbench.evidence.store import Store
+from workbench.evidence.wording import command_line
 from workbench.numerics import jsonio
 
 if TYPE_CHECKING:
@@ -321,7 +322,7 @@ class Bundle:
             why = f" It was left out: {reason}." if reason else ""
             raise BundleError(
                 f"The bundle {str(self.path)!r} has no file {rel[:120]!r}.{why} "
-                "`workbench inspect` lists what it has."
+                f"`{command_line('inspect', self.path)}` lists what it has."
             )
         return entry
 
@@ -357,5 +358,5 @@ class Bundle:
         return BundleError(
             f"{rel} does not match its digest in {str(self.path)!r}. Nothing from it is shown, "
             "since it is not what was recorded. The other files can still be used; "
-            "`workbench verify` checks each of them."
+            f"`{command_line('verify', self.path)}` checks each of them."
         )

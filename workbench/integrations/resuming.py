@@ -8,6 +8,7 @@ from pathlib import Path
 from workbench.checkpoints import Registry
 from workbench.checkpoints.states import who_am_i
 from workbench.errors import CannotRunError
+from workbench.evidence.wording import command_line
 
 logger = logging.getLogger("workbench")
 
@@ -23,7 +24,7 @@ def latest_committed(directory: str | Path) -> Path:
     if latest is None:
         raise CannotRunError(
             f"No checkpoint in {str(directory)!r} is committed, so training was not resumed: "
-            f"'workbench checkpoints list {directory}' says why for each."
+            f"`{command_line('checkpoints', 'list', directory)}` says why for each."
         )
     _note(latest)
     return latest

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.evidence.wording import counted
 from workbench.record.policy import Alerts
 from workbench.record.skips import SkipCounts, TripPlaces
 
@@ -162,7 +163,7 @@ class AlertMonitor:
         if limit is None:
             return None
         count = self.consecutive_skips
-        message = f"The loss scaler skipped {count} steps in a row."
+        message = f"The loss scaler skipped {counted(count, 'step')} in a row."
         alert = Alert("consecutive_skips", count, limit, message)
         return self._once("consecutive_skips", count >= limit, alert)
 
@@ -193,7 +194,8 @@ class AlertMonitor:
         if limit is None or scale is None:
             return None
         count = self._scale_falls
-        message = f"The loss scale fell {count} times, to {scale:g}, and never rose in between."
+        times = counted(count, "time")
+        message = f"The loss scale fell {times}, to {scale:g}, and never rose in between."
         alert = Alert("scale_falls", count, limit, message)
         return self._once("scale_falls", count >= limit, alert)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from workbench.evidence.facts import SummaryFacts, checkpoint_facts
 from workbench.evidence.summary import summary_lines
-from workbench.evidence.wording import byte_size
+from workbench.evidence.wording import byte_size, command_line
 from workbench.record.ranks.first import First
 from workbench.record.trip import Trip
 
@@ -55,9 +54,9 @@ def incident_text(
     if first is not None:
         lines.append(_began(first))
     if wanted is not None:
-        path = shlex.quote(str(wanted))
-        code = f" --step {shlex.quote(step)}" if step else ""
-        lines += [f"        workbench diagnose {path}{code}", f"        workbench open {path}"]
+        code = ["--step", step] if step else []
+        lines.append(f"        {command_line('diagnose', wanted, *code)}")
+        lines.append(f"        {command_line('open', wanted)}")
     lines += [f"Note    {failure}" for failure in failures]
     return "\n".join(lines)
 

@@ -10,6 +10,7 @@ import torch
 
 from workbench.errors import BundleError, CannotRunError
 from workbench.evidence.pytree import Resolve
+from workbench.evidence.wording import command_line
 from workbench.numerics.comparison import bits_equal
 from workbench.step.classes import classes_of
 from workbench.step.state import StepState
@@ -71,7 +72,7 @@ def kept_steps(bundle: Bundle, source: Source) -> list[Kept]:
         raise BundleError(
             f"The file '{INDEX}' of the bundle '{bundle.path}' has a form that is not understood "
             f"({type(error).__name__}: {error}), so its earlier steps cannot be replayed. The "
-            "incident's own step can. Check the bundle with: workbench verify"
+            f"incident's own step can. Check the bundle with: {command_line('verify', bundle.path)}"
         ) from error
     while kept and not kept[0].is_recovery_point:
         kept.pop(0)

@@ -111,10 +111,7 @@ class Trajectory:
             return self.outlier.sentence(self.last)
         before = max(len(self.steps) - 1, 0)
         if before < EARLIER:
-            return (
-                f"No envelope: what is usual takes {EARLIER} steps before the last one, and "
-                f"{counted(before, 'step')} of it were replayed."
-            )
+            return f"No envelope: it takes {EARLIER} earlier steps, and the replay has {before}."
         return "No loss, gradient or parameter left its usual envelope in these steps."
 
     def to_data(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import msgspec
 
 from workbench.errors import CannotRunError
 from workbench.evidence import verdict_sentence
+from workbench.evidence.wording import counted
 from workbench.numerics.comparison import compare
 from workbench.replay.alone import alone, own_part
 from workbench.replay.differences import differences, in_words, missing
@@ -246,7 +247,9 @@ def _unequal(source: Source, result: RunResult, session: Session) -> list[str]:
     if isinstance(gradients, Mapping) and gradients and _comparable(session):
         other = [name for name, digest in gradients.items() if result.gradients.get(name) != digest]
         if other:
-            found.append(f"{len(other):,} of {len(gradients):,} gradients have other bits")
+            found.append(
+                f"{len(other):,} of {counted(len(gradients), 'gradient')} came out with other bits"
+            )
     if digests.get("rng") and digests["rng"] != result.rng and _same_stop(source, session):
         found.append("the random numbers after the step differ")
     return found

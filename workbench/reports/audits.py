@@ -14,7 +14,7 @@ from workbench import __version__
 from workbench.charts.rows import Rows
 from workbench.charts.words import MISSING, number
 from workbench.errors import UsageError
-from workbench.evidence.wording import byte_size
+from workbench.evidence.wording import byte_size, counted
 from workbench.numerics import jsonio
 from workbench.reports import blocks
 from workbench.reports.blocks import Section
@@ -140,7 +140,7 @@ def first_screen(audit: Audit) -> Section:
         ("Not shown", limit, ""),
     ]
     own = audit.about.get("title") or f"Checkpoint audit of {audit.name}"
-    aside = f"{number(len(audit.known))} checkpoints"
+    aside = counted(len(audit.known), "checkpoint")
     shown = [blocks.title(own, aside, headline, tone), blocks.facts(facts), blocks.contents()]
     return Section("summary", shown, jsonio.dumps(_data(audit, wrong)))
 
@@ -237,10 +237,10 @@ def _scan(scan: Mapping[str, Any] | None) -> tuple[str, str]:
     size = byte_size(int(scan.get("bytes") or 0))
     if scan.get("error"):
         return "could not be read to its end", size
-    tensors = number(int(scan.get("tensors") or 0))
+    tensors = counted(int(scan.get("tensors") or 0), "tensor")
     if scan.get("finite"):
-        return f"finite, {tensors} tensors", size
-    return f"{number(int(scan.get('bad_total') or 0))} bad of {tensors} tensors", size
+        return f"finite, {tensors}", size
+    return f"{number(int(scan.get('bad_total') or 0))} bad of {tensors}", size
 
 
 def bad(audit: Audit) -> Section:
@@ -262,7 +262,7 @@ def bad(audit: Audit) -> Section:
     if not rows:
         return Section("bad", [blocks.paragraph("No scan found anything that is not finite.")])
     headers = ("Checkpoint", "Tensor", "Seen")
-    caption = f"{number(min(len(rows), _BAD_SHOWN))} of {number(len(rows))} tensors."
+    caption = f"{number(min(len(rows), _BAD_SHOWN))} of {counted(len(rows), 'tensor')}."
     return Section("bad", [blocks.table(Rows(caption, headers, tuple(rows[:_BAD_SHOWN])))])
 
 
@@ -307,7 +307,7 @@ def changes(audit: Audit) -> Section:
         for when, name, change in found[:_CHANGES_SHOWN]
     )
     headers = ("Checkpoint", "When", "State", "Who", "Why")
-    caption = f"{number(len(rows))} of {number(len(found))} changes, newest first."
+    caption = f"{number(len(rows))} of {counted(len(found), 'change')}, newest first."
     return Section("changes", [blocks.table(Rows(caption, headers, rows))])
 
 

@@ -167,7 +167,7 @@ def _check(
     if found.bundles > 1:
         raise UsageError(
             f"A report from the template {found.name!r} is about {found.bundles} bundles, and "
-            f"{len(paths)} were given, so nothing was run. Give just the ones to compare."
+            f"it was given {len(paths)}, so nothing was run. Give just the ones to compare."
         )
 
 

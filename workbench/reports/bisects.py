@@ -10,7 +10,7 @@ from workbench.charts.rows import Rows
 from workbench.charts.words import number
 from workbench.diagnose.answers import born
 from workbench.errors import CannotRunError
-from workbench.evidence.wording import before_the_step, joined
+from workbench.evidence.wording import before_the_step, counted, joined
 from workbench.reports import blocks
 from workbench.reports.blocks import Block, Section
 from workbench.reports.incident import Incident
@@ -84,9 +84,9 @@ def first_screen(report: BisectReport) -> Section:
     """Where the bad value was born, and how few runs it took to find it."""
     data = report.where
     origin = data["origin"]
-    runs = f"{number(int(data['probe_count']))} runs of the step"
+    runs = f"{counted(int(data['probe_count']), 'run')} of the step"
     if data["ops"]:
-        runs += f"; statistics of {number(data['ops_looked_at'])} of {number(data['ops'])} ops"
+        runs += f"; statistics of {number(data['ops_looked_at'])} of {counted(data['ops'], 'op')}"
     headline = ("Nothing non-finite reaches a sink of this step here.", "")
     if origin is not None:
         held = before_the_step(origin)

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from workbench.evidence.wording import clean, count_words, number
+from workbench.evidence.wording import clean, count_words, counted, number
 from workbench.numerics import jsonio
 from workbench.reports.claim_text import apart, readable
 from workbench.reports.extract import Statement
@@ -121,7 +121,7 @@ def findings_claims(findings: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
 
 
 def _counted(value: Any) -> str:
-    return f"{number(len(value))} entries" if isinstance(value, list) else readable(value)
+    return counted(len(value), "entry", "entries") if isinstance(value, list) else readable(value)
 
 
 def compare_findings(
@@ -318,7 +318,7 @@ def compare_charts(
             side = "not in the report" if name not in said else "only in the report"
             yield Claim(label, CHANGED, why=side)
         elif _text(said[name]) == _text(found[name]):
-            yield Claim(label, SAME, f"{number(len(_text(said[name])))} characters, equal")
+            yield Claim(label, SAME, f"{counted(len(_text(said[name])), 'character')}, equal")
         elif other_machine and _close_values(said[name], found[name]):
             yield Claim(label, SAME, "equal to three digits, on another machine")
         else:

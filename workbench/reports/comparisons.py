@@ -10,7 +10,7 @@ from workbench.charts.rows import Rows
 from workbench.charts.words import KIND_WORDS, MISSING, number
 from workbench.diagnose.answers import born
 from workbench.errors import BundleError
-from workbench.evidence.wording import count_words, joined
+from workbench.evidence.wording import command_line, count_words, joined
 from workbench.numerics import jsonio
 from workbench.reports import blocks, histories, wording
 from workbench.reports.blocks import Block, Section
@@ -316,13 +316,13 @@ def check(report: ComparisonReport) -> Section:
     for letter, incident in zip("AB", report.both, strict=True):
         rows += [(f"Bundle {letter}", incident.name), (f"Digest of {letter}", incident.digest)]
     rows.append(("Author", report.a.about.get("author") or "not named"))
-    names = f"{report.a.name} {report.b.name}"
-    again = f"workbench report {names} --template incident-comparison"
+    names = (report.a.name, report.b.name)
+    again = command_line("report", *names, "--template", "incident-comparison")
     return Section(
         "check",
         [
             blocks.table(Rows("", ("Fact", "Value"), tuple(rows))),
             blocks.code(again, "Makes this report again"),
-            blocks.code(f"workbench verify {report.a.name}", "Checks every file of a bundle"),
+            blocks.code(command_line("verify", report.a.name), "Checks every file of a bundle"),
         ],
     )

@@ -12,6 +12,7 @@ from workbench.charts.arrays import TableLike
 from workbench.diagnose.answers import Answer, five_answers
 from workbench.errors import BundleError, WorkbenchError
 from workbench.evidence.notes import Note, read_notes
+from workbench.evidence.wording import counted
 from workbench.numerics import jsonio
 from workbench.reports.telling import tell
 
@@ -184,7 +185,7 @@ def _check_files(incident: Incident, opened: Any) -> None:
     ]
     how = "match their digests" if whole else "have the right size; digests were not read"
     good = len(found) - len(incident.damaged)
-    incident.files = f"{good:,} of {len(found):,} files {how}."
+    incident.files = f"Of {counted(len(found), 'file')}, {good:,} {how}."
 
 
 def _optional(read: Any, default: Any) -> Any:

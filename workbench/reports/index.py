@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import __version__
 from workbench.charts.words import number
+from workbench.evidence.wording import counted
 from workbench.reports import blocks
 from workbench.reports.blocks import Block, Section
 from workbench.reports.page import About, write_page
@@ -45,7 +46,7 @@ def write_index(target: Path, reports: Sequence[Made], template: str) -> None:
 
 def _section(reports: Sequence[Made], template: str) -> Section:
     done = sum(1 for made in reports if made.exit_code == 0)
-    headline = f"{number(done)} of {number(len(reports))} reports are complete."
+    headline = f"Complete: {number(done)} of {counted(len(reports), 'report')}."
     tone = "" if done == len(reports) else "alert"
     rows: list[tuple[str, ...]] = [
         (

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workbench.errors import CannotRunError
+from workbench.evidence.wording import command_line
 from workbench.numerics import jsonio
 from workbench.reports import blocks, wording
 from workbench.reports.blocks import Block, Section
@@ -68,8 +69,8 @@ def require_code(incident: Incident, template: str, step: str, trust: str) -> No
     raise CannotRunError(
         f"The template {template!r} replays the step, and that runs its code, {known!r}; opening "
         "a bundle trusts nothing in it, so nothing was run. When you trust it, make the report "
-        f"again with it: workbench report {incident.name} --template {template} --trust import; "
-        f"or with your own copy: --step {known}"
+        "again with it, or with your own copy of the code (--step REFERENCE): "
+        f"{command_line('report', incident.name, '--template', template, '--trust', 'import')}"
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from workbench import __version__
 from workbench.errors import UsageError
-from workbench.evidence.wording import clean, joined
+from workbench.evidence.wording import clean, counted, joined
 from workbench.reports.claims import CHANGED, SAME, UNCHECKED, Claim, equal
 from workbench.reports.extract import Page
 from workbench.reports.templates import Template, find_template
@@ -27,7 +27,7 @@ def bundle_claims(page: Page, bundles: Sequence[Bundle]) -> Iterator[Claim]:
     found = [bundle.digest for bundle in bundles]
     why = "this is not the bundle the report is about, or it was changed since"
     if len(said) != len(found):
-        why = f"the report is about {len(said)} bundles, and {len(found)} were given"
+        why = f"the report is about {counted(len(said), 'bundle')}, and here there are {len(found)}"
     yield equal("Bundle digest", ", ".join(said), ", ".join(found), why)
     inside = table(page.findings or {}, "bundle").get("digest")
     if inside is not None:

@@ -144,7 +144,7 @@ def _wrong_count(template: Template, given: Sequence[Any]) -> str:
     if template.bundles > 1:
         return (
             f"A report from the template {template.name!r} compares {template.bundles} bundles, "
-            f"and {len(given)} were given{first}. Give both, as two words or as a list."
+            f"and it was given {len(given)}{first}. Give both, as two words or as a list."
         )
     return (
         f"A report is about one bundle, and {len(given)} were given{first}. Make one for each, "

@@ -14,7 +14,7 @@ from workbench.charts.rows import Rows
 from workbench.charts.words import number
 from workbench.diagnose.answers import NEEDS_REPLAY, born
 from workbench.evidence.verdicts import result_sentence
-from workbench.evidence.wording import before_the_step
+from workbench.evidence.wording import before_the_step, command_line, counted
 from workbench.reports import blocks, wording
 from workbench.reports.blocks import Block, Section
 from workbench.reports.incident import Incident, load_incident
@@ -181,10 +181,10 @@ def _tensor_words(tensor: Mapping[str, Any], positions: Mapping[str, Any]) -> st
     name = str(tensor.get("name") or "")
     if not positions:
         return name
-    count = number(positions.get("count"))
+    count = counted(int(positions.get("count") or 0), "element")
     first = positions.get("first")
     place = f", first at {first}" if first is not None else ""
-    return f"{name}: {count} elements{place}".removeprefix(": ")
+    return f"{name}: {count}{place}".removeprefix(": ")
 
 
 def counterfactuals(incident: Incident) -> Section:
@@ -305,12 +305,12 @@ def check(incident: Incident, replayed: str = "") -> Section:
         ("Samples", "shown as asked for" if incident.show_samples else "sample values not shown"),
         ("Author", incident.about.get("author") or "not named"),
     ]
-    command = f"workbench recheck report.html --bundle {incident.name}"
+    again = command_line("recheck", "report.html", "--bundle", incident.name)
     return Section(
         "check",
         [
             blocks.table(Rows("", ("Fact", "Value"), tuple(rows))),
-            blocks.code(command, "Runs the claims of this report again"),
-            blocks.code(f"workbench verify {incident.name}", "Checks every file of the bundle"),
+            blocks.code(again, "Runs the claims of this report again"),
+            blocks.code(command_line("verify", incident.name), "Checks every file of the bundle"),
         ],
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from workbench.charts.rows import Rows
 from workbench.charts.words import KIND_WORDS, KINDS, number
-from workbench.evidence.wording import count_words
+from workbench.evidence.wording import count_words, counted
 from workbench.reports import wording
 from workbench.reports.incident import Incident
 from workbench.step.stages import ESTABLISHES, STAGES
@@ -45,9 +45,9 @@ def _stage(
     if found is not None:
         bad, total = found
         if not any(bad.values()):
-            return _GLYPHS["clean"], f"{number(total)} ops, every result finite."
+            return _GLYPHS["clean"], f"{counted(total, 'op')}, every result finite."
         kinds = ", ".join(f"{number(bad[k])} with {KIND_WORDS[k]}" for k in KINDS if bad[k])
-        return _GLYPHS["soft"], f"{number(total)} ops; results {kinds}."
+        return _GLYPHS["soft"], f"{counted(total, 'op')}; results {kinds}."
     return _GLYPHS["unknown"], "Came after the gate." if later else "No op of this stage traced."
 
 

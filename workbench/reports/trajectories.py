@@ -9,6 +9,7 @@ from typing import Any
 from workbench.charts import CHARTS
 from workbench.charts.rows import Rows
 from workbench.charts.words import MISSING, number
+from workbench.evidence.wording import counted
 from workbench.numerics import jsonio
 from workbench.reports import blocks
 from workbench.reports.blocks import Block, Section
@@ -168,7 +169,7 @@ def ranges(report: TrajectoryReport) -> Section:
     if not rows:
         text = "Fewer than two steps hold parameters, so nothing can be compared."
         return Section("ranges", [blocks.paragraph(text)])
-    caption = f"What changed most, for {number(len(rows))} of {number(len(grown))} parameters."
+    caption = f"What changed most, for {number(len(rows))} of {counted(len(grown), 'parameter')}."
     return Section("ranges", [blocks.table(Rows(caption, headers, rows, numeric=(2, 3, 4)))])
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.errors import CannotRunError
+from workbench.evidence.wording import counted
 from workbench.step.names import named_parameters
 from workbench.step.object_state import simple_attributes, type_name
 from workbench.step.shards import Shard, shard_of
@@ -136,7 +137,9 @@ def optimizer_differences(
 ) -> list[str]:
     """List where freshly built optimizers do not fit the recorded ones."""
     if len(recorded) != len(optimizers):
-        return [f"{len(recorded)} optimizers in the record, {len(optimizers)} were built"]
+        return [
+            f"{counted(len(recorded), 'optimizer')} in the record, {len(optimizers)} built here"
+        ]
     names = parameter_names(model, optimizers)
     differences = []
     for number, (state, optimizer) in enumerate(zip(recorded, optimizers, strict=True)):
@@ -148,7 +151,9 @@ def optimizer_differences(
         here = [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
         there = [list(group["parameters"]) for group in state.groups]
         if len(here) != len(there):
-            differences.append(f"{where}: {len(there)} groups in the record, {len(here)} here")
+            differences.append(
+                f"{where}: {counted(len(there), 'group')} in the record, {len(here)} here"
+            )
             continue
         differences += [
             f"{where}, group {index}: parameters {_only(old, new)}"

@@ -17,6 +17,7 @@ from torch import Tensor
 from workbench.errors import BundleError, CannotRunError
 from workbench.evidence.pytree import Resolve
 from workbench.evidence.records import Missing
+from workbench.evidence.wording import command_line
 from workbench.step.model_state import ModelState, TensorInfo
 from workbench.step.object_state import ObjectState
 from workbench.step.optimizer_state import OptimizerState
@@ -206,7 +207,7 @@ def _no_rng(bundle: Bundle) -> Any:
     raise CannotRunError(
         f"The bundle {str(bundle.path)!r} has no file 'state/rng.json'{why}, so the random numbers "
         "of its step are not known and a replay would draw others. The rest of the bundle can "
-        "still be looked at with: workbench inspect"
+        f"still be looked at with: {command_line('inspect', bundle.path)}"
     )
 
 
@@ -234,7 +235,8 @@ class _Reader:
             raise BundleError(
                 f"The file '{full}.json' of the bundle {str(self._bundle.path)!r} has a form that "
                 f"is not understood ({type(error).__name__}: {error}), so the step cannot be "
-                "restored from it. Check the bundle with: workbench verify"
+                "restored from it. Check the bundle with: "
+                f"{command_line('verify', self._bundle.path)}"
             ) from error
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import ipywidgets as w
 
 from workbench.errors import WorkbenchError
+from workbench.evidence.wording import counted
 from workbench.widgets import parts
 from workbench.widgets.actions import Looked
 from workbench.widgets.findings import items, mapping
@@ -150,7 +151,8 @@ def said_of(found: Result | None) -> str:
     if isinstance(samples, list) and samples:
         shown = ", ".join(str(one) for one in samples[:20])
         lines.append(
-            f"{len(samples):,} of {data.get('of')} samples still fail the same way: {shown}."
+            f"Fails the same way with {len(samples):,} of {counted(data.get('of'), 'sample')}: "
+            f"{shown}."
         )
     lines.append(f"{data.get('op')} alone, with its real inputs: {data.get('printed')}.")
     body = "".join(f"<p>{esc(line)}</p>" for line in lines)

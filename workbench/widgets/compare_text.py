@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.charts.words import KIND_WORDS, number
-from workbench.evidence.wording import count_words
+from workbench.evidence.wording import count_words, counted
 from workbench.widgets.findings import items, mapping
 from workbench.widgets.markup import esc, link, name, note, table
 from workbench.widgets.state import Result
@@ -56,7 +56,7 @@ def sentences(data: Any, first: str, second: str) -> list[str]:
         found.append(f"First place they part: {shown_name(at)}{_how(by_name.get(at, {}))}.")
     for key, which in (("only_a", first), ("only_b", second)):
         if facts.get(key):
-            found.append(f"{number(int(facts[key]))} tensors are only in {which}.")
+            found.append(f"Only in {which}: {counted(int(facts[key]), 'tensor')}.")
     return found
 
 
@@ -205,8 +205,8 @@ def minimal(found: Result) -> str:
     """The smallest set of changes, in sentences."""
     lines = mapping(found.data).get("sentences")
     said = "".join(f"<li>{esc(one)}</li>" for one in lines) if isinstance(lines, list) else ""
-    probes = number(mapping(found.data).get("probes"))
-    return f'<p class="wb-dim">{esc(found.source)} {esc(probes)} runs.</p><ul>{said}</ul>'
+    probes = counted(int(mapping(found.data).get("probes") or 0), "run")
+    return f'<p class="wb-dim">{esc(found.source)} {esc(probes)}.</p><ul>{said}</ul>'
 
 
 def ladder(found: Result) -> str:

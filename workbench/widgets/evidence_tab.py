@@ -9,6 +9,7 @@ import ipywidgets as w
 
 from workbench.charts.words import number
 from workbench.errors import WorkbenchError
+from workbench.evidence.wording import counted
 from workbench.widgets import parts
 from workbench.widgets.actions import Looked
 from workbench.widgets.batch import Batch
@@ -86,7 +87,7 @@ def tensors_section(bundle: Any, files: tuple[str, ...]) -> str:
             for one, facts in list(found.items())[:MAX_ROWS]
         ]
         more = len(found) - MAX_ROWS
-        tail = note(f"{more:,} more tensors in this file.") if more > 0 else ""
+        tail = note(f"{counted(more, 'more tensor')} in this file.") if more > 0 else ""
         blocks.append(f"<h4>{name(rel)}</h4>" + table(("Tensor", "dtype", "Shape"), rows) + tail)
     return "".join(blocks)
 

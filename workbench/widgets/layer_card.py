@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workbench.charts.words import KIND_WORDS, KINDS, number
+from workbench.evidence.wording import counted
 from workbench.widgets.layer_rows import LayerRow
 from workbench.widgets.markup import esc, link, middle, name
 
@@ -96,7 +97,7 @@ def _hist(row: LayerRow, opened: frozenset[str]) -> str:
     low, high = 2.0**first, 2.0 ** (first + len(counts))
     said = (
         f"How many finite elements have which magnitude, by powers of 2; "
-        f"{number(sum(counts))} elements, {number(row.zeros)} zeros left out."
+        f"{counted(sum(counts), 'element')}; left out: {counted(row.zeros, 'zero')}."
     )
     return (
         f'<div class="wb-hist-row wb-card-part"><span class="wb-dim">{number(low)}</span>'

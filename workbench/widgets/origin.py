@@ -7,6 +7,7 @@ from typing import Any
 
 from workbench.charts.words import number
 from workbench.evidence.verdicts import result_sentence
+from workbench.evidence.wording import counted
 from workbench.widgets import parts
 from workbench.widgets.findings import items, mapping, place
 from workbench.widgets.markup import esc, link, middle, name, note, table
@@ -111,7 +112,7 @@ def _origin(origin: Mapping[str, Any]) -> str:
 
 def _positions(count: int, positions: Mapping[str, Any]) -> str:
     """How many elements are bad at the origin, the first one's index, and in which samples."""
-    said = f"{count:,} position{'' if count == 1 else 's'}"
+    said = counted(count, "position")
     if positions.get("first"):
         said += f", first at {positions['first']}"
     samples = positions.get("samples")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.charts.words import GLYPHS
+from workbench.evidence.wording import counted
 from workbench.widgets.findings import items, mapping, place
 from workbench.widgets.markup import esc, link, middle, name
 from workbench.widgets.state import State
@@ -31,7 +32,7 @@ def _drawing(state: State, rows: list[Mapping[str, Any]]) -> str:
     for row in rows:
         boxes.append(_box(row, born=row.get("event") == first))
         if isinstance(row.get("skipped"), int):
-            boxes.append(f'<li class="wb-graph-skip">… {row["skipped"]:,} ops …</li>')
+            boxes.append(f'<li class="wb-graph-skip">… {counted(row["skipped"], "op")} …</li>')
     caught = f'<b>Caught at</b><span class="wb-bad">{esc(state.facts.caught_at)}</span>'
     boxes.append(f'<li class="wb-graph-box">{caught}</li>')
     shown = {row.get("event") for row in rows}

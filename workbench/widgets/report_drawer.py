@@ -6,6 +6,7 @@ import time
 
 import ipywidgets as w
 
+from workbench.evidence.wording import counted
 from workbench.widgets import parts
 from workbench.widgets.markup import esc, link
 from workbench.widgets.parts import Act
@@ -92,5 +93,5 @@ def holds(state: State) -> str:
     else:
         what = "It shows recorded evidence only, since no code was allowed to run"
     many = len(state.notes)
-    notes = f", and {many} pinned note{'s' if many > 1 else ''}" if many else ""
+    notes = f", and {counted(many, 'pinned note')}" if many else ""
     return f"{what}{notes}. It opens offline and holds no sample values."

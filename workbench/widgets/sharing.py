@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.errors import CannotRunError, UsageError, WorkbenchError
 from workbench.evidence.notes import Note, new_note, read_notes, write_notes
+from workbench.evidence.wording import counted
 from workbench.widgets import actions as a
 from workbench.widgets.claims import claims, run_words, view_words
 from workbench.widgets.report_process import ReportProcess
@@ -160,7 +161,8 @@ class Sharing:
         notes = self._store.state.notes
         if not 0 <= number < len(notes):
             raise UsageError(
-                f"There is no note {number}, so nothing was done. There are {len(notes)} notes."
+                f"There is no note {number}, so nothing was done. The panel has "
+                f"{counted(len(notes), 'note')}."
             )
         return notes[number]
 

@@ -142,6 +142,34 @@ def test_diagnose_names_the_log(cli, here):
     assert list(folder.glob("incidents/*.findings/findings.json"))
 
 
+def test_what_diagnose_prints_can_be_copied_from_here_and_is_saved_by_name(cli, here):
+    folder, bundle = here
+    (folder / "my runs").mkdir()
+    moved = (folder / "incidents").rename(folder / "my runs" / "incidents") / bundle.name
+    code = ("--step", "tiny.py:LogOfZero")
+    done = cli("diagnose", moved.relative_to(folder), *code, "--full")
+    lines = [line.strip() for line in done.out.splitlines()]
+    printed = [shlex.split(line)[1:] for line in lines if line.startswith("workbench ")]
+    assert [words[0] for words in printed] == [
+        "diagnose", "diagnose", "inspect", "verify", "diagnose",
+    ]  # fmt: skip
+    for words in printed:
+        assert (folder / words[1]).samefile(moved)
+        assert words[0] == "inspect" or tuple(words[-2:]) == code or words[-4:-2] != code
+    assert cli(*printed[3]).code == 0
+    assert cli(*printed[2]).json["path"] == str(moved.relative_to(folder))
+    saved = json.loads((moved.with_name(f"{moved.name}.findings") / "findings.json").read_text())
+    commands = [answer["command"] for answer in saved["answers"]]
+    assert all("my runs" not in command for command in commands)
+
+
+def test_inspect_sums_up_earlier_steps(cli, kept):
+    _, bundle = kept
+    out = cli("inspect", bundle).out
+    assert "2 earlier steps in " in out
+    assert "trajectory/step" not in out
+
+
 def test_diagnose_without_code_answers_from_the_record(cli, here):
     _, bundle = here
     done = cli("diagnose", bundle)

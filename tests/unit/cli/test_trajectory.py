@@ -13,7 +13,7 @@ def test_the_way_to_the_incident(cli, kept):
     assert [row["loss_equal"] for row in data["steps"]] == [True, True, True]
     assert [row["recovery_point"] for row in data["steps"]] == [True, False, True]
     shown = cli("trajectory", bundle, *STEP)
-    assert "All 3 steps from 0 on replay as recorded." in shown.out
+    assert "From step 0 on, all as recorded: 3 steps." in shown.out
     assert (folder / f"{bundle}.findings" / "trajectory" / "ranges.json").is_file()
 
 

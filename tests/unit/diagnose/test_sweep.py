@@ -44,7 +44,7 @@ def test_a_list_of_conditions_in_processes_of_their_own(half, tmp_path):
     assert list(clip["without_effect"]) == ["max_grad_norm"]
     assert "clipping happens after backward" in clip["without_effect"]["max_grad_norm"]
     assert swept.to_data()["conclusion"] == (
-        "1 of 1 changes make it finite: autocast off. What the failure depends on is narrowed down "
+        "Finite with 1 of 1 change: autocast off. What the failure depends on is narrowed down "
         "by that; nothing is repaired."
     )
     (finding,) = swept.findings
@@ -227,7 +227,7 @@ ORIGINAL = row("original", "unchanged", changed=())
             [ORIGINAL, row("a", "unchanged"), row("b", "moved")],
             "any one of a and b alone. With b it is bad elsewhere.",
         ),
-        ([ORIGINAL, row("a", "gone"), row("b", "unchanged")], "1 of 2 changes make it finite: a."),
+        ([ORIGINAL, row("a", "gone"), row("b", "unchanged")], "Finite with 1 of 2 changes: a."),
         ([ORIGINAL, row("a", "gone"), row("b", "died")], "No answer from b."),
         ([row("original", "gone", changed=())], "says nothing about the failure"),
         ([row("original", "varies", changed=())], "no cell settles anything"),

@@ -2,7 +2,17 @@ import math
 
 import pytest
 
-from workbench.evidence import byte_size, clean, count_words, joined, kind_word, number, shape
+from workbench.evidence import (
+    byte_size,
+    clean,
+    count_words,
+    counted,
+    joined,
+    kind_word,
+    number,
+    shape,
+)
+from workbench.evidence.wording import command_line
 
 
 @pytest.mark.parametrize(
@@ -36,8 +46,19 @@ def test_shapes_kinds_and_sizes():
 
 def test_counts():
     assert count_words({"nan": 1, "finite": 0}) == "1 NaN of 1"
+    assert count_words({}) == "no element"
     assert count_words({"nan": 2, "neg_inf": 3, "finite": 8187}) == "2 NaN and 3 −Inf of 8,192"
     assert count_words({"finite": 8192}) == "all 8,192 finite"
+
+
+def test_a_number_with_its_noun():
+    assert [counted(n, "rank") for n in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
+    assert counted(8192, "bad entry", "bad entries") == "8,192 bad entries"
+
+
+def test_a_command_can_be_copied():
+    assert command_line("verify", "my runs/a.bundle") == "workbench verify 'my runs/a.bundle'"
+    assert command_line("open", "a; rm -rf b") == "workbench open 'a; rm -rf b'"
 
 
 def test_lists():

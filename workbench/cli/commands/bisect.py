@@ -10,7 +10,7 @@ from workbench.cli.command import Command
 from workbench.cli.options import bundle_argument, code_options, json_option, require_code
 from workbench.cli.output import emit, note, say, table
 from workbench.errors import UsageError
-from workbench.evidence.wording import before_the_step
+from workbench.evidence.wording import before_the_step, counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,8 +98,7 @@ def _runs(data: dict[str, Any]) -> list[str]:
         (str(number), probe["what"], probe["result"])
         for number, probe in enumerate(data["probes"], 1)
     ]
-    count = data["probe_count"]
-    lines = [f"{count} {'probe' if count == 1 else 'probes'}", *table(rows, indent="  ")]
+    lines = [counted(data["probe_count"], "probe"), *table(rows, indent="  ")]
     if data.get("ops"):
-        lines.append(f"Statistics of {data['ops_looked_at']:,} of {data['ops']:,} ops.")
+        lines.append(f"Statistics of {data['ops_looked_at']:,} of {counted(data['ops'], 'op')}.")
     return [*lines, *data["notes"]]

@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from workbench.cli.command import Command
-from workbench.cli.options import command_words, json_option
+from workbench.cli.options import json_option
 from workbench.cli.output import emit, note, say
 from workbench.errors import CheckFailedError
+from workbench.evidence.wording import command_line
 
 _POLL_S = 0.2
 
@@ -44,7 +45,7 @@ def command(run_dir: Path, why: str, run_id: str | None, wait: float, as_json: b
     if path is None and wait:
         raise CheckFailedError(
             f"No bundle appeared in {str(run_dir)!r} within {wait:g} s. "
-            f"{_so_far(request, alive)} Look again with: {command_words('list', run_dir)}"
+            f"{_so_far(request, alive)} Look again with: {command_line('list', run_dir)}"
         )
     if as_json:
         emit(
@@ -60,7 +61,7 @@ def command(run_dir: Path, why: str, run_id: str | None, wait: float, as_json: b
     else:
         said = "The next step of the run" if alive else "If a run is alive there, its next step"
         note(f"Asked. {said} makes a bundle. To see it:")
-        say(command_words("list", run_dir))
+        say(command_line("list", run_dir))
 
 
 def _so_far(request: Path, alive: bool | None) -> str:

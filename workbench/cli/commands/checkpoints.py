@@ -9,9 +9,10 @@ import click
 
 from workbench.checkpoints.states import CLEAN_STEPS, who_am_i
 from workbench.cli.command import CommandGroup
-from workbench.cli.options import command_words, json_option
+from workbench.cli.options import json_option
 from workbench.cli.output import emit, note, say, table
 from workbench.errors import CheckFailedError
+from workbench.evidence.wording import command_line, counted
 
 if TYPE_CHECKING:
     from workbench.checkpoints import Known, ScanResult
@@ -75,8 +76,9 @@ def scan(
     bad = [one.checkpoint.name for one, result in results if not result.finite]
     if bad:
         note(
-            f"{len(bad)} of {len(results)} checkpoints in {str(directory)!r} must not be resumed "
-            f"from: {', '.join(map(repr, bad[:5]))}. They are quarantined. {_next(registry)}"
+            f"Not to be resumed from: {len(bad):,} of {counted(len(results), 'checkpoint')} in "
+            f"{str(directory)!r}, now quarantined: {', '.join(map(repr, bad[:5]))}. "
+            f"{_next(registry)}"
         )
 
 
@@ -84,9 +86,9 @@ def _next(registry: Any) -> str:
     """What to resume from, if anything."""
     where = registry.directory
     if registry.latest() is not None:
-        latest = command_words("checkpoints", "latest", where)
+        latest = command_line("checkpoints", "latest", where)
         return f"`{latest}` names the one to use."
-    release = command_words("checkpoints", "release", where)
+    release = command_line("checkpoints", "release", where)
     return (
         "None is committed yet, so there is none to use: clean steps under a recorder commit one, "
         f"or `{release} NAME --by WHO --why WHY`."
@@ -212,8 +214,8 @@ def latest(directory: Path, as_json: bool) -> None:
     if path is None:
         raise CheckFailedError(
             f"No checkpoint in {str(directory)!r} is committed, so none is known to be safe to "
-            f"resume from. `{command_words('checkpoints', 'list', directory)}` says why for each; "
-            f"`{command_words('checkpoints', 'scan', directory)}` looks at those that were not "
+            f"resume from. `{command_line('checkpoints', 'list', directory)}` says why for each; "
+            f"`{command_line('checkpoints', 'scan', directory)}` looks at those that were not "
             "scanned."
         )
     if as_json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from workbench.cli.command import Command
 from workbench.cli.options import json_option
 from workbench.cli.output import emit, note, say
 from workbench.errors import CannotRunError
+from workbench.evidence.wording import command_line
 
 if TYPE_CHECKING:
     from workbench.cli.demo_training import Trained
@@ -66,7 +66,6 @@ def command(out: Path, device: str, seed: int, no_report: bool, as_json: bool) -
 def _closing(summary: list[str], bundle: Path, report: Path | None) -> list[str]:
     """The last lines: the answer, where it is kept, and what to try next."""
     path = _relative(bundle)
-    quoted = shlex.quote(str(path))
     return [
         "",
         *summary,
@@ -74,8 +73,8 @@ def _closing(summary: list[str], bundle: Path, report: Path | None) -> list[str]
         f"Bundle  {path}",
         *([f"Report  {_relative(report)}"] if report is not None else []),
         "Try next:",
-        f"  workbench replay {quoted} --trust import --set autocast=off",
-        f"  workbench open {quoted}",
+        f"  {command_line('replay', path, '--trust', 'import', '--set', 'autocast=off')}",
+        f"  {command_line('open', path)}",
     ]
 
 

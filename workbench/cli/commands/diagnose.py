@@ -18,6 +18,7 @@ from workbench.cli.options import (
     require_code,
 )
 from workbench.cli.output import note, say
+from workbench.evidence.wording import counted
 
 if TYPE_CHECKING:
     from workbench.diagnose import Findings
@@ -124,7 +125,7 @@ def _earlier(bundle: Bundle) -> Findings | None:
 
 
 def _more(lines: list[str]) -> str:
-    return f"… {len(lines) - _LINES + 1} more lines with --full."
+    return f"… {counted(len(lines) - _LINES + 1, 'more line')} with --full."
 
 
 def save(findings: Findings, directory: Path) -> Path | None:

@@ -9,6 +9,7 @@ import click
 from workbench.cli.command import Command
 from workbench.cli.options import bundle_argument, json_option
 from workbench.cli.output import emit, say, table
+from workbench.evidence.wording import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from workbench.evidence import Bundle
 
 _MOST_RANKS = 64
+_EARLIER = "trajectory/"
 
 
 @click.command("inspect", cls=Command, section="Look", order=2)
@@ -43,9 +45,9 @@ def command(bundle: Path, as_json: bool) -> None:
             raise
     if damage:
         raise BundleError(
-            f"{len(damage)} of {len(opened.manifest.files)} files of {str(bundle)!r} are not what "
-            f"was recorded: {_damage_words(damage)}. What rests on them is neither shown nor "
-            "replayed. Get a fresh copy of the bundle."
+            f"{str(bundle)!r} is damaged in {len(damage):,} of "
+            f"{counted(len(opened.manifest.files), 'file')}: {_damage_words(damage)}. What rests "
+            "on that is neither shown nor replayed. Get a fresh copy of the bundle."
         )
 
 
@@ -169,10 +171,23 @@ def _lines(bundle: Bundle) -> list[str]:
     lines += ["", "Replay", *table(_goals(bundle), indent="  ")]
     lines += ["", "Conditions", *table(_conditions(bundle), indent="  ")]
     lines += _rank_lines(bundle)
-    files = [(rel, byte_size(entry.size)) for rel, entry in manifest.files.items()]
-    lines += ["", "Files", *table(files, indent="  ")]
+    lines += ["", "Files", *table(_files(bundle), indent="  ")]
     lines += [f"  {clean(rel)}: left out, {clean(why)}" for rel, why in manifest.dropped.items()]
     return lines + [f"Note: {clean(text, 300)}" for text in manifest.notes]
+
+
+def _files(bundle: Bundle) -> list[tuple[str, str]]:
+    """The files with their sizes; those of earlier steps, which may be hundreds, as one line."""
+    from workbench.evidence import byte_size, clean
+
+    files = bundle.manifest.files
+    earlier = {rel: entry.size for rel, entry in files.items() if rel.startswith(_EARLIER)}
+    rows = [(clean(rel, 200), byte_size(files[rel].size)) for rel in files if rel not in earlier]
+    if earlier:
+        steps = len({rel.split("/")[1] for rel in earlier if rel.count("/") > 1})
+        what = f"{counted(steps, 'earlier step')} in {counted(len(earlier), 'file')}"
+        rows.append((f"{_EARLIER}…", f"{byte_size(sum(earlier.values()))}, {what}"))
+    return rows
 
 
 def _summary(bundle: Bundle) -> list[str]:
@@ -182,7 +197,7 @@ def _summary(bundle: Bundle) -> list[str]:
     from workbench.evidence import clean, summary_facts, summary_lines
 
     try:
-        saved = Findings.load(bundle)
+        saved = Findings.load(bundle, tables=False)
     except BundleError:  # what lies beside the bundle is not the bundle
         saved = None
     if saved is None or not saved.replayed:

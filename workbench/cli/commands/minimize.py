@@ -10,6 +10,7 @@ import click
 from workbench.cli.command import Command
 from workbench.cli.options import bundle_argument, code_options, json_option, require_code
 from workbench.cli.output import emit, note, say
+from workbench.evidence.wording import counted
 
 
 @click.command("minimize", cls=Command, section="Run", order=6)
@@ -43,7 +44,10 @@ def command(bundle: Path, output: Path, step: str | None, trust: str | None, as_
         return
     if made.samples is not None and made.of:
         names = ", ".join(map(str, made.samples[:20]))
-        say(f"{len(made.samples)} of {made.of} samples still fail the same way: {names}")
+        say(
+            f"Fails the same way with {len(made.samples):,} of {counted(made.of, 'sample')}: "
+            f"{names}"
+        )
     before, after = made.whole
     say(f"{made.op}: {made.shows}; {after:,} of {before:,} input elements are left")
     say(f"{shlex.join(['python', str(made.script)])} prints:")

@@ -9,6 +9,7 @@ import click
 from workbench.cli.command import Command
 from workbench.cli.options import bundle_argument, json_option
 from workbench.cli.output import emit, note, say
+from workbench.evidence.wording import command_line, counted
 
 
 @click.command("pack", cls=Command, section="Share", order=3)
@@ -47,7 +48,9 @@ def command(bundle: Path, output: Path | None, no_findings: bool, as_json: bool)
             }
         )
         return
-    results = f"with {len(taken)} files of findings" if taken else "without findings"
+    results = f"with {counted(len(taken), 'file')} of findings" if taken else "without findings"
     say(f"{written}  {byte_size(size)}, {results}. {packed.digest}")
     if opened.has("batch.safetensors") or opened.has("batch.json"):
-        note("It holds the batch as recorded. To share it without: workbench redact")
+        copy = opened.path.with_name(f"{opened.path.name.partition('.bundle')[0]}-redacted.bundle")
+        note("It holds the batch as recorded. To make a copy without it:")
+        note(f"  {command_line('redact', bundle, '-o', copy)}")

@@ -11,6 +11,7 @@ import click
 from workbench.cli.command import Command
 from workbench.cli.options import bundle_argument, code_options, json_option, require_code
 from workbench.cli.output import emit, note, say
+from workbench.evidence.wording import counted
 
 if TYPE_CHECKING:
     from workbench.evidence import Bundle
@@ -77,7 +78,7 @@ def command(
             }
         )
         return
-    say(f"{written}  {byte_size(size)}, {len(copy.files())} files. {copy.digest}")
+    say(f"{written}  {byte_size(size)}, {counted(len(copy.files()), 'file')}. {copy.digest}")
     left = sorted(copy.manifest.dropped)
     say(f"Left out: {', '.join(left) or 'nothing'}.")
     if copy.findings_dir.is_dir():

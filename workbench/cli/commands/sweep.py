@@ -17,6 +17,7 @@ from workbench.cli.options import (
     require_code,
 )
 from workbench.cli.output import emit, note, say, table
+from workbench.evidence.wording import counted
 
 if TYPE_CHECKING:
     from workbench.diagnose.minimal import Minimal
@@ -185,4 +186,4 @@ def _print_minimal(found: dict[str, Minimal]) -> None:
             say(sentence)
         for key, why in one.idle.items():
             say(f"{key}: {why}")
-        say(f"{one.probes:,} probes.")
+        say(f"{counted(one.probes, 'probe')}.")

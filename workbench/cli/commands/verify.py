@@ -10,6 +10,7 @@ from workbench.cli.command import Command
 from workbench.cli.options import bundle_argument, code_options, json_option, require_code
 from workbench.cli.output import emit, say, table
 from workbench.errors import BundleError, CannotRunError, CheckFailedError
+from workbench.evidence.wording import command_line, counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,8 +45,8 @@ def command(
         _print(opened, checks, reproduction)
     if bad:
         raise BundleError(
-            f"{len(bad)} of {len(checks)} files of {str(bundle)!r} are not what was recorded: "
-            f"{', '.join(f'{c.rel!r} ({c.status})' for c in bad[:5])}. Nothing from them is shown "
+            f"{str(bundle)!r} is damaged in {len(bad):,} of {counted(len(checks), 'file')}: "
+            f"{', '.join(f'{c.rel!r} ({c.status})' for c in bad[:5])}. Nothing from there is shown "
             "or replayed. Get a fresh copy of the bundle."
         )
     if reproduction is not None:
@@ -90,7 +91,8 @@ def _print(bundle: Bundle, checks: list[FileCheck], reproduction: dict[str, Any]
     word = {"ok": "intact", "incomplete": "incomplete", "damaged": "damaged"}[
         _state(bundle, checks)
     ]
-    say(f"{word}: {len(checks) - len(bad)} of {len(checks)} files match. {bundle.digest}")
+    good = f"{len(checks) - len(bad):,} of {counted(len(checks), 'file')}"
+    say(f"{word}: {good} as recorded. {bundle.digest}")
     if reproduction is not None:
         say(reproduction["sentence"])
 
@@ -100,11 +102,12 @@ def _require(path: Path, reproduction: dict[str, Any]) -> None:
     if verdict == "not_reproduced":
         raise CheckFailedError(
             f"The incident of {str(path)!r} did not reproduce here (verdict 'not_reproduced'). "
-            "That does not clear the step: compare the environments with `workbench inspect`."
+            "That does not clear the step: its environment may differ from this one, see "
+            f"`{command_line('inspect', path)}`."
         )
     if verdict == "unverifiable":
         raise CannotRunError(
             f"Whether the incident of {str(path)!r} reproduces cannot be checked here (verdict "
-            "'unverifiable'): the bundle lacks what a replay compares with. `workbench inspect` "
-            "lists what is missing."
+            "'unverifiable'): the bundle lacks what a replay compares with. "
+            f"`{command_line('inspect', path)}` lists what is missing."
         )

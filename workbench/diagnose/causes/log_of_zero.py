@@ -11,6 +11,7 @@ from workbench.diagnose.rewrites import (
     distinct_eigenvalues,
     nonzero_arguments,
 )
+from workbench.evidence.wording import counted
 
 _LOGS = frozenset("log log2 log10 log1p".split())
 _DETERMINANTS = frozenset("_linalg_slogdet linalg_slogdet".split())
@@ -30,7 +31,7 @@ def _explain(case: Case) -> str:
     if makers:
         index, lost = makers[0]
         event = case.trace.graph[index]
-        values = "1 value" if lost == 1 else f"{lost:,} values"
+        values = counted(lost, "value")
         return f"{event.op} rounded {values} to 0 in {event.writes[0].dtype}, and log(0) is −Inf."
     if case.base in _DETERMINANTS:
         return "The matrix is singular: the logarithm of its determinant, log(0), is −Inf."
