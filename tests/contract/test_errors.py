@@ -20,15 +20,6 @@ from workbench.evidence import open_bundle
 
 PARTS = {
     "workbench.diagnose.triage.reading": "said after the name of the bundle in a table",
-    "workbench.evidence.schema": "ends with the same sentence on what to do, put in at run time",
-    "workbench.evidence.store": "on its way into the message of the bundle",
-    "workbench.numerics.jsonio": "ends with a sentence on what to do, put in at run time",
-    "workbench.checkpoints.stored": "carries the message of the file within",
-    "workbench.replay.kept_steps": "ends with what to do, put in at run time",
-    "workbench.replay.source": "ends with what to do, put in at run time",
-    "workbench.widgets.panel": "the reason of a button that is off",
-    "workbench.widgets.tasks": "the reason of a button that is off",
-    "workbench.evidence.conditions": "lists the legal values: that is what to do",
 }
 """Modules whose short messages are parts of a longer one; what the reader sees is tested there."""
 

@@ -90,7 +90,8 @@ def safetensors_tensors(path: Path) -> Iterator[Stored]:
             header = SafetensorsFile(file, size, path.name)
         except BundleError as error:
             raise CheckpointError(
-                f"The checkpoint file {str(path)!r} is damaged. {error}"
+                f"The checkpoint file {str(path)!r} is damaged: {error} Nothing of it is to be "
+                "resumed from; resume from an earlier one."
             ) from error
     for name, (dtype, shape, start, end) in header.index.items():
         yield StoredTensor(name, dtype, shape, path, header.data_start + start, end - start)

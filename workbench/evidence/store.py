@@ -107,7 +107,10 @@ class ZipStore:
                 "Nothing was read; get a fresh copy."
             ) from error
         if len(members) > _MAX_MEMBERS:
-            raise BundleError(f"{str(path)!r} has {len(members)} files; no bundle has so many.")
+            raise BundleError(
+                f"{str(path)!r} has {len(members):,} files, and no bundle has more than "
+                f"{_MAX_MEMBERS:,}, so it was not read. Get a fresh copy of the bundle."
+            )
         self._members: dict[str, zipfile.ZipInfo] = {}
         prefix = _prefix(members)
         for member in members:
@@ -169,7 +172,10 @@ class ZipStore:
         """See ``Store``."""
         member = self._members.get(rel)
         if member is None:
-            raise BundleError(f"{str(self._path)!r} has no {rel}, so it is not a packed bundle.")
+            raise BundleError(
+                f"{str(self._path)!r} has no {rel}, so it is not a packed bundle and nothing of it "
+                "was read. `workbench pack` makes one of a bundle's folder."
+            )
         if member.file_size > limit:
             raise BundleError(
                 f"The {rel} of {str(self._path)!r} has {member.file_size} bytes; no bundle needs "

@@ -109,7 +109,8 @@ def load_lines(text: str | bytes) -> list[Any]:
         try:
             records.append(loads(line))
         except StrictJsonError as error:
-            raise StrictJsonError(f"Line {number}: {error}") from error
+            what = str(error).removesuffix(ADVICE).rstrip()
+            raise StrictJsonError(f"Line {number} cannot be read: {what} {ADVICE}") from error
     return records
 
 

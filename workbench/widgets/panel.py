@@ -230,7 +230,10 @@ class Workbench(Tasks, Sharing, Trusting, WaysOn, Clock):
             )
         missing = dict(self.state.facts.missing)
         if stage in missing:
-            raise UsageError(f"{stage.replace('_', ' ')}: not available. {missing[stage]}")
+            raise UsageError(
+                f"The stage {stage.replace('_', ' ')!r} is not available, so nothing was run. "
+                f"{missing[stage]}"
+            )
         run = self.state.shown
         self._replaying(f"run_to:{stage}", lambda: self._jobs.run_to(run, stage))
 

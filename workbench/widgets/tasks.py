@@ -139,8 +139,9 @@ class Tasks:
         self._store.dispatch(a.PresetChosen(name, PRESETS[name]))
         if PRESETS[name] and not self.state.wanted:
             raise UsageError(
-                f"The preset {name!r} changes nothing here: "
-                f"{' '.join(self._why_nothing(PRESETS[name])) or 'it is what was recorded.'}"
+                f"The preset {name!r} changes nothing here, so nothing will be run: "
+                f"{' '.join(self._why_nothing(PRESETS[name])) or 'it is what was recorded.'} "
+                "Choose another one, or a switch below Conditions."
             )
 
     def _why_nothing(self, settings: Mapping[str, str]) -> list[str]:

@@ -48,8 +48,7 @@ def test_a_run_is_alive_until_it_ends_however_it_ends(tmp_path):
 
 def test_two_recorders_of_one_process_hold_apart(tmp_path):
     first, second, same = (Presence(tmp_path, name) for name in ("a", "b", "a"))
-    for one in (first, second, same):
-        one.begin()
+    first.begin(), second.begin(), same.begin()
     first.end()
     assert (present(tmp_path, "a"), present(tmp_path, "b")) == (True, True)
     del same  # let go of without being closed
