@@ -151,8 +151,8 @@ def said_of(found: Result | None) -> str:
     if isinstance(samples, list) and samples:
         shown = ", ".join(str(one) for one in samples[:20])
         lines.append(
-            f"Fails the same way with {len(samples):,} of {counted(int(data.get('of') or 0), 'sample')}: "
-            f"{shown}."
+            f"Fails the same way with {len(samples):,} of "
+            f"{counted(int(data.get('of') or 0), 'sample')}: {shown}."
         )
     lines.append(f"{data.get('op')} alone, with its real inputs: {data.get('printed')}.")
     body = "".join(f"<p>{esc(line)}</p>" for line in lines)
