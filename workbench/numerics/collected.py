@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workbench.numerics.arrays import SAFE_SUM_HIGH, SAFE_SUM_LOW, dot
 from workbench.numerics.dense import PLAIN, Array, as_array, is_snapshot, without_history
 from workbench.numerics.stats import (
     SMALL as ONE_LOOK,
@@ -30,12 +31,9 @@ SMALL: Final = 8_192
 
 _ROOM: Final = 65_536
 _FEW: Final = 32
-# Sums of squares that float32 holds without overflow and without losing bits.
-_LEAST, _MOST = 1e-26, 1e30
 _IN_PLACE: Final = frozenset({torch.float32, torch.float64})
 _WIDENED: Final = frozenset({torch.float16, torch.bfloat16})
 
-_dot = np.vdot  # dot warns where it overflows
 _new_tuple = tuple.__new__
 
 
@@ -189,8 +187,8 @@ class Collector:
 
     def _added(self, dtype: torch.dtype, array: Array) -> Late | None:
         """Collect a flat array; None where its squares do not say that it is finite."""
-        squares = float(_dot(array, array))
-        if not _LEAST < squares < _MOST and (squares != 0.0 or array.any()):
+        squares = float(dot(array, array))
+        if not SAFE_SUM_LOW < squares < SAFE_SUM_HIGH and (squares != 0.0 or array.any()):
             return None
         group = self._groups.get(dtype)
         if group is None:

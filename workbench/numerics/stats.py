@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from workbench.numerics.arrays import (
+    SAFE_HIGH,
+    SAFE_LOW,
+    SAFE_SUM_HIGH,
+    SAFE_SUM_LOW,
+    below_normal,
+    dot,
+    maximum,
+    minimum,
+    reaches_below,
+    sum_of_squares,
+)
 from workbench.numerics.bits import bit_ends, small_bits
 from workbench.numerics.counts import Counts, ends_finite, nonfinite_counts
 from workbench.numerics.dense import (
@@ -23,6 +35,7 @@ from workbench.numerics.dense import (
     countable,
     dense_order,
     float_arrays,
+    is_snapshot,
     local_values,
     real_view,
     scratch,
@@ -30,14 +43,14 @@ from workbench.numerics.dense import (
 )
 from workbench.numerics.limits import dtype_limits
 
-# Up to this many elements looking at floats costs less than looking at their bits, of which more
-# calls are needed.
-SMALL: Final = 49_152
-_PIECE: Final = {torch.float32: 65_536, torch.float16: CHUNK, torch.bfloat16: CHUNK}
+SMALL: Final = CHUNK
+"""Elements up to which a float32 or float64 tensor is looked at in one piece."""
+
+# Up to this many elements looking at narrow floats costs less widened than by their bits.
+_NARROW: Final = 32_768
+_PIECE: Final = 65_536
+_WIDE: Final = frozenset({torch.float32, torch.float64})
 _DEVICE_CHUNK: Final = 1 << 24
-# Squares of float32 values outside of this range overflow, or lose bits to underflow.
-_SAFE_LOW, _SAFE_HIGH = 1e-15, 1e15
-_FLOAT64_SAFE_LOW, _FLOAT64_SAFE_HIGH = 1e-140, 1e140
 _NORMAL: Final = {dtype: dtype_limits(dtype).smallest_normal for dtype in NATIVE}
 # numpy scalars: comparing an array with a Python float takes twice as long.
 _TYPED_NORMAL: Final = {
@@ -51,15 +64,7 @@ def typed_normal(dtype: torch.dtype) -> Any:
     return _TYPED_NORMAL[dtype]
 
 
-# bytes -> (integers with and without a sign, the bits without the sign)
-_BITS: Final[dict[int, tuple[Any, Any, int]]] = {
-    4: (np.int32, np.uint32, 0x7FFF_FFFF),
-    8: (np.int64, np.uint64, 0x7FFF_FFFF_FFFF_FFFF),
-}
 _new_tuple = tuple.__new__
-_minimum = np.minimum.reduce
-_maximum = np.maximum.reduce
-_count = np.count_nonzero
 
 
 class TensorStats(NamedTuple):
@@ -109,7 +114,7 @@ def tensor_stats(t: Tensor) -> TensorStats:
         t = without_history(t)
         if t.is_cpu:
             size = t.numel()
-            if 0 < size <= SMALL:
+            if 0 < size <= (SMALL if t.dtype in _WIDE else _NARROW):
                 return _small_stats(t)
             if size:
                 return _cpu_stats(dense_order(t))
@@ -166,18 +171,18 @@ def finite_stats(array: Array, dtype: torch.dtype) -> TensorStats | None:
         array: Between 1 and ``CHUNK`` elements.
         dtype: What they were before they were widened: subnormals are those of this dtype.
     """
-    low, high = float(_minimum(array)), float(_maximum(array))
+    low, high = float(minimum(array)), float(maximum(array))
     if not (math.isfinite(low) and math.isfinite(high)):
         return None
     absmax = high if high > -low else -low
-    if _SAFE_LOW < absmax < _SAFE_HIGH:
-        squares = float(np.vdot(array, array))
+    if SAFE_LOW < absmax < SAFE_HIGH:
+        squares = float(dot(array, array))
     else:
-        squares = _squares(array, absmax)
+        squares = sum_of_squares(array, absmax)
     zeros = subnormals = 0
     normal = _TYPED_NORMAL[dtype]
-    if low < normal and high > -normal and (low >= 0.0 or _reaches_below(array, normal)):
-        zeros, subnormals = _below_normal(array, normal, low >= 0.0)
+    if low < normal and high > -normal and (low >= 0.0 or reaches_below(array, normal)):
+        zeros, subnormals = below_normal(array, normal, low >= 0.0)
     # Past the generated __new__, which costs half a microsecond.
     size = array.size
     return _new_tuple(
@@ -191,57 +196,59 @@ def _small_stats(t: Tensor) -> TensorStats:
     return finite_stats(array.ravel("K"), dtype) or _mixed_stats(t)
 
 
-def _reaches_below(array: Array, normal: Any) -> bool:
-    """Whether any magnitude of a finite array lies below a positive number.
-
-    Among numbers of one sign the smallest magnitude has the smallest bits: of the negative ones it
-    is the least integer with a sign, of the positive ones the least without.
-    """
-    signed, unsigned, magnitude = _BITS[array.itemsize]
-    limit = int(normal.view(unsigned))
-    if int(_minimum(array.view(unsigned))) < limit:
-        return True
-    nearest = int(_minimum(array.view(signed)))
-    return nearest < 0 and nearest & magnitude < limit
-
-
-def _below_normal(array: Array, normal: Any, nonnegative: bool) -> tuple[int, int]:
-    """Zeros and subnormals of at most ``CHUNK`` finite values."""
-    size = array.size
-    if not nonnegative:
-        array = np.abs(array, out=scratch.sizes[array.dtype][:size])
-    mask = scratch.mask[:size]
-    small = _count(np.less(array, normal, out=mask))
-    if not small:
-        return 0, 0
-    # Counting a mask is several times faster than counting floats.
-    zeros = _count(np.equal(array, 0.0, out=mask))
-    return int(zeros), int(small - zeros)
-
-
 def _cpu_stats(values: Tensor) -> TensorStats:
     if values.dtype is torch.float64:
         return _wide_stats(values)
+    if values.dtype is torch.float32:
+        return _single_stats(values) or _mixed_stats(values)
     values = values.resolve_neg()
     normal = _NORMAL[values.dtype]
     total, squares, zeros, subnormals = values.numel(), 0.0, 0, 0
     low, high = math.inf, -math.inf
-    narrow = values.dtype is not torch.float32
-    for part in chunks(values, _PIECE[values.dtype]):
+    for part in chunks(values):
         ends = bit_ends(part)
         if ends is None:
             return _mixed_stats(values)
-        if narrow:
-            array: Array = scratch.floats[: part.numel()].copy_(part).numpy()
-        else:
-            array = ends.bits.view(np.float32)
-        squares += _squares(array, max(ends.high, -ends.low))
+        array: Array = scratch.floats[: part.numel()].copy_(part).numpy()
+        squares += sum_of_squares(array, max(ends.high, -ends.low))
         if ends.least < normal:
             none, few = small_bits(part, ends)
             zeros, subnormals = zeros + none, subnormals + few
         low, high = min(low, ends.low), max(high, ends.high)
     counts = Counts(finite=total)
     return TensorStats(*counts, low, high, max(high, -low), squares / total, zeros, subnormals)
+
+
+def _single_stats(values: Tensor) -> TensorStats | None:
+    """Statistics of a float32 tensor of any size, piece by piece; None if not all is finite."""
+    squares, zeros, subnormals = 0.0, 0, 0
+    low, high = math.inf, -math.inf
+    normal = _TYPED_NORMAL[torch.float32]
+    for part in _pieces(values):
+        square = float(dot(part, part))
+        least, most = float(minimum(part)), float(maximum(part))
+        if not SAFE_SUM_LOW < square < SAFE_SUM_HIGH:
+            if not (math.isfinite(least) and math.isfinite(most)):
+                return None
+            square = sum_of_squares(part, max(most, -least))
+        squares += square
+        low, high = min(low, least), max(high, most)
+        crosses = least < normal and most > -normal
+        if crosses and (least >= 0.0 or reaches_below(part, normal)):
+            none, few = below_normal(part, normal, least >= 0.0)
+            zeros, subnormals = zeros + none, subnormals + few
+    total, absmax = values.numel(), max(high, -low)
+    return TensorStats(0, 0, 0, total, low, high, absmax, squares / total, zeros, subnormals)
+
+
+def _pieces(values: Tensor) -> Iterator[Array]:
+    """Flat pieces of a float32 tensor; slices of an array cost less than slices of a tensor."""
+    if not values.is_contiguous() or values.is_neg() or is_snapshot(values):
+        yield from map(as_array, chunks(values, _PIECE))
+        return
+    array = as_array(values).reshape(-1)
+    for start in range(0, array.size, _PIECE):
+        yield array[start : start + _PIECE]
 
 
 def _wide_stats(values: Tensor) -> TensorStats:
@@ -277,24 +284,11 @@ def _finish(values: Tensor, counts: Counts, low: float, high: float) -> TensorSt
     squares, zeros, subnormals = 0.0, 0, 0
     for array in float_arrays(values):
         part = array[np.isfinite(array)] if counts.nonfinite else array
-        squares += _squares(part, absmax)
+        squares += sum_of_squares(part, absmax)
         if look and part.size:
             none, few = _small_values(part, normal, low >= 0.0)
             zeros, subnormals = zeros + none, subnormals + few
     return TensorStats(*counts, low, high, absmax, squares / counts.finite, zeros, subnormals)
-
-
-def _squares(array: Array, absmax: float) -> float:
-    """Sum of squares, in float64 where float32 squares would overflow or vanish."""
-    if _SAFE_LOW < absmax < _SAFE_HIGH:
-        return float(np.vdot(array, array))
-    if absmax == 0.0:
-        return 0.0
-    wide = array.astype(np.float64)
-    if _FLOAT64_SAFE_LOW < absmax < _FLOAT64_SAFE_HIGH:
-        return float(np.vdot(wide, wide))
-    scaled = wide / absmax
-    return float(np.vdot(scaled, scaled)) * absmax * absmax
 
 
 def _small_values(array: Array, normal: float, nonnegative: bool) -> tuple[int, int]:
@@ -375,7 +369,7 @@ def _integer_stats(values: Tensor) -> TensorStats:
             array = part.cpu().numpy()
             wide = array.astype(np.float64)
             low, high = min(low, float(wide.min())), max(high, float(wide.max()))
-            squares += float(np.vdot(wide, wide))
+            squares += float(dot(wide, wide))
             zeros += array.size - int(np.count_nonzero(array))
     except (RuntimeError, TypeError):  # bit-packed dtypes have no numpy form
         return _nothing(total)
