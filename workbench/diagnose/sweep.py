@@ -85,7 +85,7 @@ class Sweep:
     @property
     def conclusion(self) -> str:
         """What was learnt, in one sentence, also where no cell came out finite."""
-        return conclusion(self.rows)
+        return conclusion(self.rows, self.findings)
 
     @property
     def tables(self) -> dict[str, Table]:

@@ -12,11 +12,13 @@ _NO_ANSWER = frozenset({"error", "died", "stopped"})
 _FINITE = frozenset({"gone", "benign_skip"})
 
 
-def conclusion(rows: Sequence[Row]) -> str:
+def conclusion(rows: Sequence[Row], findings: Sequence[Row] = ()) -> str:
     """Say what a sweep's cells show together.
 
     Args:
         rows: Its rows; the first is the original.
+        findings: What its finite cells show; ``original_after`` is how the original ended when it
+            was run again after one.
     """
     if not rows:
         return "Nothing was run, so nothing was learnt."
@@ -32,7 +34,10 @@ def conclusion(rows: Sequence[Row]) -> str:
         return "The original does not do the same each time here, so no cell settles anything."
     acting = [row for row in others if not _all_idle(row)]
     finite = [row for row in acting if row["result"] in _FINITE]
-    said = _finite(finite, acting) if finite else _not_finite(original, acting, others)
+    if finite:
+        said = _finite(finite, acting) + _original_again(findings)
+    else:
+        said = _not_finite(original, acting, others)
     return said + _left_out(acting)
 
 
@@ -50,6 +55,20 @@ def _finite(finite: Sequence[Row], acting: Sequence[Row]) -> str:
     if still:
         said += f" It is still bad with {_names(still)}."
     return f"{said} What the failure depends on is narrowed down by that; nothing is repaired."
+
+
+def _original_again(findings: Sequence[Row]) -> str:
+    after = [one["original_after"] for one in findings]
+    finite = sum(one["tensor"] is None for one in after)
+    if not after:
+        return ""
+    if finite:
+        return (
+            f" The original, run again after each finite run, was finite {counted(finite, 'time')} "
+            f"of {len(after):,}, so nothing is settled."
+        )
+    each = "it" if len(after) == 1 else "each of them"
+    return f" The original, run again after {each}, still failed."
 
 
 def _not_finite(original: Row, acting: Sequence[Row], others: Sequence[Row]) -> str:

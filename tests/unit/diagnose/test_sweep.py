@@ -45,7 +45,7 @@ def test_a_list_of_conditions_in_processes_of_their_own(half, tmp_path):
     assert "clipping happens after backward" in clip["without_effect"]["max_grad_norm"]
     assert swept.to_data()["conclusion"] == (
         "Finite with 1 of 1 change: autocast off. What the failure depends on is narrowed down "
-        "by that; nothing is repaired."
+        "by that; nothing is repaired. The original, run again after it, still failed."
     )
     (finding,) = swept.findings
     assert finding["sentence"] == (
