@@ -66,6 +66,7 @@ class RankError(WorkbenchError):
         rank: The other rank; None when it is not known which.
         step: Number of the step it happened in; None when it is not known.
         exception: Type name of the other rank's exception; None when it did not raise.
+        lost: Whether the other rank does not answer any more.
     """
 
     def __init__(
@@ -74,11 +75,13 @@ class RankError(WorkbenchError):
         rank: int | None = None,
         step: int | None = None,
         exception: str | None = None,
+        lost: bool = False,
     ) -> None:
         super().__init__(message)
         self.rank = rank
         self.step = step
         self.exception = exception
+        self.lost = lost
 
 
 class NonFiniteError(WorkbenchError, FloatingPointError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -42,11 +43,15 @@ def clean_steps_of(path: str | Path) -> CleanSteps:
     records = _records(file)
     steps = [int(r["step"]) for r in records if isinstance(r.get("step"), int)]
     incidents = [
-        int(r["step"])
-        for r in records
-        if isinstance(r.get("step"), int) and (r.get("first_bad_stage") or r.get("alerts"))
+        int(r["step"]) for r in records if isinstance(r.get("step"), int) and _is_incident(r)
     ]
     return CleanSteps(max(steps, default=None), max(incidents, default=None))
+
+
+def _is_incident(record: Mapping[str, Any]) -> bool:
+    decision = record.get("decision")  # finite on this rank, and not on another
+    elsewhere = isinstance(decision, Mapping) and decision.get("stage")
+    return bool(record.get("first_bad_stage") or record.get("alerts") or elsewhere)
 
 
 def first_record(path: Path) -> dict[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -45,15 +44,14 @@ def replay_together(
     from workbench.evidence import open_bundle, parse_setting
     from workbench.replay.together import run_ranks
 
-    first = os.environ.get("RANK") == "0"
     try:
         changes = dict(parse_setting(text) for text in settings)
         require_code(open_bundle(bundle), step, trust)
-        data = run_ranks(bundle, step, trust, until, changes)
+        data = run_ranks(
+            bundle, step, trust, until, changes, lambda found: _print(found, as_json=as_json)
+        )
     except WorkbenchError as error:
         raise type(error)(f"{error}\n{_code(error.exit_code)}") from error
-    if first:
-        _print(data, as_json=as_json)
     if data["exit_code"]:
         raise click.exceptions.Exit(data["exit_code"])
 

@@ -15,7 +15,7 @@ from workbench.diagnose.command_line import step_words
 from workbench.diagnose.ranks import ranks_answer
 from workbench.evidence.facts import mapping, summary_facts
 from workbench.evidence.summary import reach, sure
-from workbench.evidence.verdicts import result_sentence
+from workbench.evidence.verdicts import OTHER_RANK, result_sentence
 from workbench.evidence.wording import before_the_step, clean, command_line, joined, number
 
 if TYPE_CHECKING:
@@ -134,6 +134,8 @@ def _where(bundle: Bundle, data: Mapping[str, Any]) -> str:
         if manifest.world > 1:
             rank = f"rank {number(bad.rank)} of {number(manifest.world)}"
         verb = "Alert" if manifest.kind == "alert" else "Caught"
+        if bad.sink == OTHER_RANK:
+            verb, rank = "Noticed", f"rank {number(manifest.rank)} of {number(manifest.world)}"
         caught = (
             f"{verb} at {stage} ({clean(bad.tensor, 80)}): step {number(bad.step)}, "
             f"micro-step {number(bad.micro_step)}, {rank}."

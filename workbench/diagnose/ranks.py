@@ -42,7 +42,8 @@ def ranks_answer(bundle: Bundle, findings: Mapping[str, Any]) -> tuple[str, str]
     tail = " A collective carried the bad value to other ranks." if carried else ""
     text = _compare(made)
     found = across(bundle)
-    if found is not None and (found.incident.first or found.received or found.desync):
+    lost = found is not None and any(m.role == "lost" for m in found.incident.members)
+    if found is not None and (lost or found.incident.first or found.received or found.desync):
         text = " ".join([text, *found.sentences])
     if missing:
         text += f" Not read: {_ranks(missing)}; no bundle of theirs lies beside this one."

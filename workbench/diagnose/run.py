@@ -28,8 +28,8 @@ Progress = Callable[[str], None]
 
 
 _ELSEWHERE = (
-    "This rank's own part of the step was finite, so no op in it was looked at: the value was "
-    "made on another rank."
+    "This rank's own part of the step was finite, so no op in it was looked at: what ended the "
+    "step was on another rank."
 )
 
 

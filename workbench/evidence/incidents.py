@@ -28,6 +28,7 @@ ROLES: Final = {
     "first": "bad first",
     "received": "received it in the reduction",
     "raised": "raised",
+    "lost": "was lost",
     "agreed": "finite, stopped with the others",
     "captured": "captured",
     "unknown": "not heard of",
@@ -66,7 +67,7 @@ class Member:
     @property
     def order(self) -> tuple[int, int, int, int]:
         """By stage, micro-step and rank; those that were not bad come last."""
-        bad = self.role in ("first", "received", "raised")
+        bad = self.role in ("first", "received", "raised", "lost")
         return (0 if bad else 1, stage_code(self.stage), self.micro_step, self.rank)
 
     def as_dict(self) -> dict[str, Any]:
@@ -133,7 +134,7 @@ class Incident:
 
     def sentence(self) -> str:
         """One sentence: who was bad, who received it, whose bundle is not here."""
-        bad = [m for m in self.members if m.role in ("first", "received", "raised")]
+        bad = [m for m in self.members if m.role in ("first", "received", "raised", "lost")]
         said = "; ".join(clean(m.words(), 80) for m in bad[:6])
         if len(bad) > 6:
             said += f"; and {number(len(bad) - 6)} more"

@@ -15,6 +15,7 @@ from workbench.evidence.reach import BEFORE_UPDATE, contaminated
 from workbench.evidence.schema import FirstBad
 from workbench.evidence.verdicts import (
     NOT_REPLAYED,
+    OTHER_RANK,
     said_missing,
     survival_sentence,
     verdict_sentence,
@@ -70,6 +71,8 @@ def headline(facts: SummaryFacts) -> str:
     what = _what(bad)
     if origins:
         return f"{BAD} {what} {_born(origins[0])}"
+    if bad.get("sink") == OTHER_RANK:
+        return f"{BAD} {what} Noticed at {_place({**bad, 'rank': None})}."
     return f"{BAD} {what} Caught at {_place(bad)}."
 
 
@@ -172,6 +175,8 @@ def _origins(facts: SummaryFacts) -> list[Mapping[str, Any]]:
 def _what(bad: Mapping[str, Any]) -> str:
     sink, tensor = str(bad.get("sink") or ""), clean(bad.get("tensor", ""), 80)
     kind = str(bad.get("kind") or "nan")
+    if sink == OTHER_RANK:
+        return f"{clean(bad.get('message') or 'Another rank ended the step', 400).rstrip('.')}."
     if kind == "exception" or sink == "exception":
         message = clean(bad.get("message") or tensor or "an exception", 160).rstrip(".")
         return f"The step raised {message}."
@@ -240,6 +245,8 @@ def _sink(facts: SummaryFacts) -> str | None:
     bad = _first_bad(facts)
     if bad is None:
         return None
+    if bad.get("sink") == OTHER_RANK:
+        return None  # nothing tripped here
     return "exception" if bad.get("kind") == "exception" else str(bad.get("sink") or "")
 
 
@@ -268,7 +275,10 @@ def _nothing_found(facts: SummaryFacts) -> str:
     trials = findings.get("counterfactuals")
     if isinstance(trials, list) and any(mapping(t).get("result") == "benign_skip" for t in trials):
         return "Only a scaler skip: without the loss scale the same backward is finite."
-    if _first_bad(facts) is not None and facts.kind == "nonfinite":
+    bad = _first_bad(facts)
+    if bad is not None and bad.get("sink") == OTHER_RANK:
+        return "Another rank ended the step: nothing in this rank's part of it is non-finite."
+    if bad is not None and facts.kind == "nonfinite":
         return "Not known: it fails as recorded, and no origin was found."
     if facts.scaler_skip:
         return (

@@ -9,6 +9,8 @@ from workbench.evidence.wording import clean, joined, number
 
 NOT_REPLAYED: Final = "Not replayed yet."
 _NOT_FAILED: Final = frozenset({"not_reproduced", "unverifiable"})
+OTHER_RANK: Final = "rank"
+"""The sink of a step that ended because another rank raised, was lost, or is out of step."""
 _VERDICTS: Final = {
     "bitwise": "Replayed exactly: same loss bits, same non-finite values.",
     "same_class": (

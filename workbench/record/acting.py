@@ -66,6 +66,7 @@ def failed(
         if behind is not error:
             behind.__cause__ = error
         told = {"tensor": "rank", "sink": "rank", "kind": "exception", "message": str(behind)}
+        told["role"] = "lost" if behind.lost else "raised" if behind.exception else "unknown"
         elsewhere = -1 if behind.rank is None else behind.rank
         _fail(recorder, session, runner, Finding(unit, elsewhere=elsewhere, told=told), behind)
     if ranks is not None:

@@ -118,7 +118,9 @@ def _alone(trip: Trip, rank: int) -> list[Member]:
     if finding is not None and finding.exception is not None:
         return [Member(rank, "raised", stage, trip.unit.micro_step)]
     if finding is not None and finding.elsewhere is not None:
-        other = [Member(finding.elsewhere, "raised", stage)] if finding.elsewhere >= 0 else []
+        role = str((finding.told or {}).get("role") or "raised")
+        at = stage if role == "raised" else None  # where the others noticed is not where it was
+        other = [Member(finding.elsewhere, role, at)] if finding.elsewhere >= 0 else []
         return [*other, Member(rank, "agreed")]
     if trip.kind == "nonfinite":
         return [Member(rank, "first", stage, trip.unit.micro_step)]
@@ -130,6 +132,8 @@ def _with_bundle(
 ) -> Member:
     from workbench.record.incident import bundle_name
 
+    if member.role == "lost":
+        return member  # it wrote none any more
     name = bundle_name(recorder.run_id, session.step_index, member.rank, recorder.world)
     level = "light" if first and member.rank not in first else "full"
     return replace(member, bundle=f"{name}.bundle", level=level)

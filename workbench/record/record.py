@@ -82,7 +82,7 @@ def make_record(
         "schedulers_advanced": recorder.schedulers_advanced(),
         "rng_digest": None if snapshot is None else snapshot.rng.digest(),
         "soft_gates": session.soft_gates,
-        "first_bad_stage": None if session.trip is None else session.trip.stage,
+        "first_bad_stage": _own_stage(session),
         "alerts": list(alerts),
         "reduce": session.reduce,
         "decision": decision_of(session),
@@ -93,6 +93,14 @@ def decision_of(session: Session) -> dict[str, Any] | None:
     """What all ranks decided of the step; None on one rank and where nothing was up."""
     wanted = ("at", "stage", "micro_step", "rank", "action", "tripped", "skips", "capture", "alert")
     return {key: session.decision[key] for key in wanted} if session.decision else None
+
+
+def _own_stage(session: Session) -> str | None:
+    """Where this rank was bad; not where it stopped because another one was, or was lost."""
+    trip = session.trip
+    if trip is None or (trip.finding is not None and trip.finding.elsewhere is not None):
+        return None
+    return trip.stage
 
 
 def _micro_step(session: Session) -> int:

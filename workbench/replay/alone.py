@@ -53,14 +53,15 @@ def own_part(source: Source, result: RunResult, unequal: list[str]) -> Grade:
     from workbench.replay.verdict import Grade
 
     rank, digests = source.bad_elsewhere, source.digests
+    who = "another rank" if rank is None or rank < 0 else f"rank {rank}"
     if not digests.get("loss_bits"):
-        why = f"what tripped is on rank {rank}, and this one stopped before it had a loss"
+        why = f"the step was ended by {who}, and this one stopped before it had a loss"
         return Grade("unverifiable", unequal=[why])
     if result.first_bad is not None and not digests.get("masks"):
         return Grade("not_reproduced", unequal=["it was finite there, and is not here", *unequal])
     if unequal:
         return Grade("not_reproduced", unequal=unequal)
-    said = f"What tripped is on rank {rank}; this is the own part of a rank that was finite"
+    said = f"The step was ended by {who}; this is the own part of a rank that was finite"
     return Grade("bitwise", said=[said])
 
 

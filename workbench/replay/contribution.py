@@ -19,7 +19,7 @@ from workbench.step.names import named_parameters
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_WRAP: Final = (1 << 64) - 1
+_WRAP: Final = (1 << 32) - 1
 _DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """What is reduced as it is; others are divided before the sum (FSDP2), which is not done here."""
 

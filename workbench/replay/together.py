@@ -9,7 +9,7 @@ before any collective of the step, so none waits.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,13 +81,28 @@ def run_ranks(
     trust: str | None = None,
     until: str | None = None,
     changes: Mapping[str, Any] | None = None,
+    tell: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """As ``replay_ranks``, with what keeps the ranks from running in ``refused``."""
+    """As ``replay_ranks``, with what keeps the ranks from running in ``refused``.
+
+    Args:
+        path: See ``replay_ranks``.
+        step: See ``replay_ranks``.
+        trust: See ``replay_ranks``.
+        until: See ``replay_ranks``.
+        changes: See ``replay_ranks``.
+        tell: Called by rank 0 with the result, before any rank returns: ``torchrun`` ends all of
+            them once one has ended.
+    """
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     backend = "nccl" if torch.cuda.is_available() and torch.cuda.device_count() >= world else "gloo"
     dist.init_process_group(backend)
     try:
-        return _Together(rank, world).replay(Path(path), step, trust, until, changes or {})
+        data = _Together(rank, world).replay(Path(path), step, trust, until, changes or {})
+        if tell is not None and rank == 0:
+            tell(data)
+        dist.barrier()
+        return data
     finally:
         dist.destroy_process_group()
 

@@ -14,6 +14,7 @@ import msgspec
 
 from workbench.errors import CannotRunError
 from workbench.evidence import verdict_sentence
+from workbench.evidence.verdicts import OTHER_RANK
 from workbench.evidence.wording import counted
 from workbench.numerics.comparison import compare
 from workbench.replay.alone import alone, own_part
@@ -155,6 +156,8 @@ def _with_ranks(sentence: str, said: Sequence[str]) -> str:
 def _sink(source: Source) -> str | None:
     bad = source.first_bad
     if bad is None:
+        return None
+    if bad.sink == OTHER_RANK:
         return None
     return "exception" if bad.kind == "exception" else bad.sink
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from workbench.numerics.dense import local_part, local_values
+from workbench.numerics.dense import CHUNK, local_part, local_values
 from workbench.numerics.digests import raw_parts, tensor_digest
 from workbench.step.gates import optimizer_state_tensors
 from workbench.step.names import named_buffers, named_parameters
@@ -83,7 +83,7 @@ def sums_of(named: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
     """Fingerprint named tensors as `bit_sums` does."""
     by_device: dict[torch.device, dict[str, Tensor]] = {}
     for name, tensor in named:
-        total = bit_sum(tensor)
+        total = _bit_sum(tensor)
         by_device.setdefault(total.device, {})[name] = total
     found: dict[str, int] = {}
     for sums in by_device.values():
@@ -91,8 +91,21 @@ def sums_of(named: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
     return found
 
 
-def bit_sum(tensor: Tensor) -> Tensor:
-    """The bits of a tensor added up as integers of its element size, where it lies."""
+def short_sum(flat: Tensor) -> Tensor:
+    """The bits of a flat dense tensor as ``bit_sums`` adds them up, modulo 2**32.
+
+    Without the way through 64 bits it costs no more than a look for NaN and Inf: for every step.
+    """
+    values = torch.view_as_real(flat.resolve_conj()) if flat.is_complex() else flat
+    words = values.view(_WORDS[values.element_size()])
+    if words.dtype is torch.int32:
+        return words.sum(dtype=torch.int32)
+    if words.device.type == "cpu" and words.numel() > CHUNK:  # a large temporary would be made
+        return torch.stack([p.sum(dtype=torch.int64) for p in words.view(-1).split(CHUNK)]).sum()
+    return words.sum(dtype=torch.int64)
+
+
+def _bit_sum(tensor: Tensor) -> Tensor:
     values = local_values(tensor.detach())
     if values is None or values.numel() == 0:
         return torch.zeros((), dtype=torch.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
+import shutil
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from workbench.checkpoints import Registry
-from workbench.checkpoints.layout import STATES_FILE
+from workbench.checkpoints.layout import STATES_FILE, find_checkpoints
 from workbench.checkpoints.ledgers import clean_steps_of
 from workbench.checkpoints.states import read_states
 from workbench.errors import CannotRunError, CheckpointError, UsageError
@@ -109,6 +110,17 @@ def test_moving_hides_a_checkpoint_from_every_loader(run):
     assert path.name == "quarantined.checkpoint-30.pt"
     assert path.exists()
     assert states(run) == {10: "suspect", 20: "suspect"}
+
+
+def test_incidents_beside_checkpoints_are_left_alone(run):
+    """A bundle's gradients are non-finite as they should be; it is no checkpoint to move away."""
+    known = [one.name for one in find_checkpoints(run)]
+    for name in ("run-step00000003.bundle", "run-step00000003.findings"):
+        (run / name).mkdir()
+        shutil.copy(run / "checkpoint-30.pt", run / name / "gradients.pt")
+    assert [one.name for one in find_checkpoints(run)] == known
+    with pytest.raises(UsageError, match="evidence of an incident"):
+        find_checkpoints(run / name)
 
 
 def test_pruning_keeps_the_newest_committed_one(run):

@@ -63,6 +63,17 @@ def test_ranks_of_one_incident_count_once_and_the_first_is_named(found):
     }  # fmt: skip
 
 
+def test_a_ledger_that_began_anew_is_read_whole(store, tmp_path):
+    """The bad step of rank 2 is in the part from before its file began anew."""
+    folder = shutil.copytree(store / "many", tmp_path / "many")
+    ledger = folder / "many.rank00002.ledger.jsonl"
+    lines = ledger.read_text().splitlines(keepends=True)
+    (folder / "many.rank00002.ledger.1.jsonl").write_text("".join(lines[:6]))
+    ledger.write_text("".join(lines[6:]))
+    (many,) = run_triage(str(tmp_path)).incidents
+    assert many["spread"]["own"] == [2]
+
+
 def test_damaged_and_hostile_bundles_are_rows_with_their_error(found):
     errors = {row["name"].partition("-")[0]: row["error"] for row in found.unreadable}
     assert set(errors) == {"broken", "cut", "newer"}

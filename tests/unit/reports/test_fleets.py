@@ -21,7 +21,8 @@ def test_the_command_writes_the_page(store, tmp_path, monkeypatch, capfd):
     with pytest.raises(SystemExit) as stopped:
         main(["triage", "store", "--known", "NF-dbfae9", "--report", str(page)])
     assert stopped.value.code == 0
-    out = capfd.readouterr().out
+    out, err = capfd.readouterr()
+    assert err.count("bundles in store") == 1  # the report reads nothing again
     assert "1 group of known fingerprints not listed" in out
     assert "Next: workbench diagnose store/many/many-step00000005-rank00002.bundle" in out
     html = page.read_text()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from workbench.numerics.counts import Counts, all_finite, count
-from workbench.step.digests import bit_sum
+from workbench.step.digests import short_sum
 from workbench.step.names import named_parameters
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MOST = 200
 """Bad buckets described one by one, and bad parameters of each."""
 NAMELESS = "?"
+WRAP = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Look:
         names = self.names(parameters())
         if not buffer.is_sparse:
             dtype = str(buffer.dtype).removeprefix("torch.")
-            self._sums.append((bucket, dtype, names, bit_sum(buffer)))
+            self._sums.append((bucket, dtype, names, short_sum(buffer)))
         if buffer.device.type == "cpu":
             if not all_finite([buffer]):
                 self._describe(bucket, names, gradients())
@@ -120,8 +121,9 @@ class Look:
     def contribution(self) -> dict[str, Any] | None:
         """This rank's own gradients as they went into the reduction, as bit sums of buckets.
 
-        A replay of this rank alone has them to compare with. Only where each bucket was reduced
-        once: in a second reduction the gradients have what other ranks gave to the first.
+        Sums are modulo 2**32. A replay of this rank alone has them to compare with. Only where each
+        bucket was reduced once: in a second reduction the gradients have what other ranks gave to
+        the first.
 
         Returns:
             ``{"buckets": [{"bucket", "dtype", "parameters", "sum"}]}``; None where nothing was
@@ -130,10 +132,10 @@ class Look:
         places = [bucket for bucket, *_ in self._sums]
         if not places or len(set(places)) < len(places):
             return None
-        sums = torch.stack([total for *_, total in self._sums]).tolist()
+        sums = torch.stack([total.long() for *_, total in self._sums]).tolist()
         return {
             "buckets": [
-                {"bucket": bucket, "dtype": dtype, "parameters": list(names), "sum": total}
+                {"bucket": bucket, "dtype": dtype, "parameters": list(names), "sum": total & WRAP}
                 for (bucket, dtype, names, _), total in zip(self._sums, sums, strict=True)
             ]
         }

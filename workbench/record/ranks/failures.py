@@ -66,7 +66,7 @@ def _said(
             "updated here. Look at what ended that rank, then resume all ranks from a checkpoint."
         )
         watch.say("lost", about=missing[0], message=message)
-        return RankError(message, missing[0], step)
+        return RankError(message, missing[0], step, lost=True)
     mine = watch.position
     apart = sorted(r for r, one in positions.items() if one != mine)
     if apart:

@@ -34,7 +34,7 @@ class First:
 
 
 def first_elsewhere(recorder: Recorder, session: Session, trip: Trip) -> First | None:
-    """The rank whose bundle says where it began; None where that is this rank, or not known.
+    """The rank whose bundle says where it began; None where that is this rank, or there is none.
 
     Args:
         recorder: The recorder.
@@ -43,9 +43,10 @@ def first_elsewhere(recorder: Recorder, session: Session, trip: Trip) -> First |
     """
     if recorder.world <= 1 or trip.kind != "nonfinite":
         return None
-    elsewhere = None if trip.finding is None else trip.finding.elsewhere
+    finding = trip.finding
     known = [int(rank) for rank in session.decision.get("first") or ()]
-    raised = not known and elsewhere is not None
+    raised = not known and finding is not None and (finding.told or {}).get("role") == "raised"
+    elsewhere = None if finding is None or not raised else finding.elsewhere
     ranks = known or ([] if elsewhere is None or elsewhere < 0 else [elsewhere])
     if not ranks or recorder.rank in ranks:
         return None

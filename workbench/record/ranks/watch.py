@@ -133,7 +133,8 @@ class Watch:
             told = list(self.told)
         for news in told:
             if self._concerns(news):
-                return RankError(sentence(news), news.rank, news.step, news.exception)
+                lost = news.kind == "lost"
+                return RankError(sentence(news), news.rank, news.step, news.exception, lost)
         return None
 
     def wait(self, work: Any) -> None:
