@@ -26,6 +26,7 @@ class _Fact(NamedTuple):
 
     Attributes:
         real: Whether an origin lies at it or before it.
+        overflow: Whether one of these is an overflow, which no conversion stands for.
         origins: Origins, as bits.
         replaced: Origins that a later conversion stands for, as bits.
         mixed: Whether a bad op that mixes positions is among the events.
@@ -35,6 +36,7 @@ class _Fact(NamedTuple):
     """
 
     real: bool = False
+    overflow: bool = False
     origins: int = 0
     replaced: int = 0
     mixed: bool = False
@@ -101,8 +103,9 @@ class Behind:
         real, origins, replaced = before.real, before.origins, before.replaced
         converts = is_conversion(event)
         if converts and event.absorbs_some and not own:
-            replaced |= origins
-            origins |= self._bit([walker.conversion(index)])
+            if not before.overflow:
+                replaced |= origins
+                origins |= self._bit([walker.conversion(index)])
             real = True
         elif own:
             origins |= self._bit(own)
@@ -113,6 +116,7 @@ class Behind:
         spreads = event.base in REDUCTIONS and event.bad and bool(event.bad_reads)
         return _Fact(
             real,
+            before.overflow or walker.overflowed(index),
             origins,
             replaced,
             before.mixed or _mixes(event),
@@ -142,11 +146,12 @@ def _mixes(event: Event) -> bool:
 
 
 def _joined(facts: Iterable[_Fact]) -> _Fact:
-    real, origins, replaced, mixed = False, 0, 0, False
+    real, overflow, origins, replaced, mixed = False, False, 0, 0, False
     first = spread = mixing = _NEVER
     for fact in facts:
         real, mixed = real or fact.real, mixed or fact.mixed
+        overflow = overflow or fact.overflow
         origins, replaced = origins | fact.origins, replaced | fact.replaced
         first, spread = min(first, fact.first), min(spread, fact.spread)
         mixing = min(mixing, fact.mixing)
-    return _Fact(real, origins, replaced, mixed, first, spread, mixing)
+    return _Fact(real, overflow, origins, replaced, mixed, first, spread, mixing)

@@ -20,11 +20,11 @@ LOW_PRECISION = ("float16", "bfloat16")
 _PASSING = frozenset(
     "view reshape t transpose permute expand unsqueeze squeeze select slice neg clone _to_copy "
     "detach alias index gather mul contiguous copy_ abs sum add_ stack cat _unsafe_view "
-    "linalg_vector_norm".split()
+    "linalg_vector_norm clamp clamp_min clamp_max".split()
 )
 """Ops a zero passes through, looked past when the op that made it is searched for."""
 _DIVISIONS = ("div", "true_divide", "floor_divide", "remainder", "fmod")
-_LOGARITHMS = frozenset("log log2 log10 log1p xlogy special_xlogy special_xlog1py".split())
+_LOGARITHMS = frozenset("log log2 log10 log1p logit xlogy special_xlogy special_xlog1py".split())
 _INVERSES = frozenset("reciprocal reciprocal_ rsqrt rsqrt_".split())
 MAX_HOPS = 4
 
@@ -149,7 +149,7 @@ class Case:
         """Return what the origin's op takes the logarithm of, in float64; None when it takes none.
 
         A complex argument comes in complex128. Where a logarithm is multiplied by exactly 0 the
-        product is 0, so 1 stands there.
+        product is 0, so 1 stands there; of a logit, p or 1 − p, whichever is smaller.
         """
         if self.base in ("xlogy", "special_xlogy", "special_xlog1py"):
             given, factor = self.argument("other"), self.argument("self")
@@ -159,6 +159,7 @@ class Case:
             return None
         value = given.to(torch.complex128 if given.is_complex() else torch.float64)
         value = value + 1 if "log1p" in self.base else value
+        value = torch.minimum(value, 1 - value) if self.base == "logit" else value
         factor = torch.as_tensor(1.0 if factor is None else factor)
         return torch.where(factor == 0, torch.ones_like(value), value)
 
@@ -182,17 +183,18 @@ class Case:
         return found
 
     def lost_scalars(self) -> list[tuple[int, float]]:
-        """Find additions upstream whose scalar (an eps) vanished in the tensor's dtype."""
+        """Find additions and lower limits upstream whose scalar, an eps, is 0 in their dtype."""
         found = []
         for index in [*ancestors(self.trace, self.origin.event), self.origin.event]:
             if not 0 <= index < len(self.trace.graph):  # an exception before any op ran
                 continue
             event = self.trace.graph[index]
-            if not event.base.startswith("add") or not event.writes:
+            limits = event.base.startswith("clamp")
+            if not (limits or event.base.startswith("add")) or not event.writes:
                 continue
             dtype = getattr(torch, event.writes[0].dtype, None)
             for name, value in event.scalars:
-                if name == "alpha" or value == 0 or dtype is None:
+                if name in ("alpha", "max") or value == 0 or dtype is None:
                     continue
                 if not dtype.is_floating_point:
                     continue

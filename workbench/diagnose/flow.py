@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from workbench.diagnose.ops import SEEDS
+from workbench.diagnose.ops import FINITE_EVERYWHERE, SEEDS
 
 if TYPE_CHECKING:
     from workbench.replay.trace_events import Event
@@ -38,6 +38,34 @@ def scalar_producer(events: Sequence[Event], index: int) -> int | None:
             producers = event.bad_reads[0].producers
             return producers[0] if producers else event.index
     return None
+
+
+def overflows(event: Event) -> bool:
+    """Whether an Inf born at an event can only have left its dtype's range.
+
+    Such an Inf is never meant, unlike that of ``log(0)``, so nothing later stands for it.
+    """
+    base = event.base.removeprefix("_foreach_").rstrip("_")
+    if base == "pow":
+        powers = [value for name, value in event.scalars if name == "exponent"]
+        return bool(powers) and powers[0] >= 0
+    return base in FINITE_EVERYWHERE
+
+
+def converts_saved_minus_inf(event: Event, gradients: Collection[int]) -> bool:
+    """Whether an event of backward made NaN of nothing but saved -Inf, as -Inf - (-Inf) does.
+
+    Forward used each of them as intended, or the loss would not be finite.
+
+    Args:
+        event: The event.
+        gradients: Numbers of the events that carry a gradient.
+    """
+    if event.node is None or event.recomputed or not is_conversion(event):
+        return False
+    if event.index in gradients:
+        return False
+    return not any(read.counts[1] for read in event.bad_reads)
 
 
 def mixes_finite(event: Event) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from workbench.diagnose.recompute import recompute
 from workbench.diagnose.rewrites import Rewrite, in_dtype
 from workbench.diagnose.rewrites_values import representable_eps, usable_eps
 from workbench.replay.calls import Change
@@ -179,10 +180,12 @@ def in_wider_dtype(case: Case) -> list[Intervention]:
     low = case.dtype in ("float16", "bfloat16")
     dtype = torch.float32 if low else torch.float64
     name = str(dtype).removeprefix("torch.")
-    base = case.base.strip("_") or "the op"
+    base = _rewritten_base(case)
     event = case.event
     narrow = event is None or event.where != "clip"
-    found = rewritten(case, f"{base} in {name}", in_dtype(dtype, narrow=narrow))
+    found = []
+    if low or not narrow or _fits(case):
+        found = rewritten(case, f"{base} in {name}", in_dtype(dtype, narrow=narrow))
     if low and event is not None and event.where == "module" and event.module:
         placebo = _other_module(case, event.module)
         found.append(
@@ -193,6 +196,29 @@ def in_wider_dtype(case: Case) -> list[Intervention]:
             )
         )
     return found
+
+
+def _rewritten_base(case: Case) -> str:
+    """The op whose call a change is made in: in backward the node's forward op."""
+    event = case.event
+    if event is not None and event.forward_event is not None and not event.user_code:
+        base = case.trace.graph[event.forward_event].base
+    else:
+        base = case.base
+    return base.strip("_") or "the op"
+
+
+def _fits(case: Case) -> bool:
+    """Whether float32 can hold what float64 makes of the origin's op: it goes back to float32."""
+    kept = case.kept.get(case.origin.event)
+    wide = None if kept is None else recompute(kept, case.element())
+    if kept is None or wide is None or case.range != "overflow" or not kept.outputs:
+        return True
+    actual = kept.outputs[min(case.element(), len(kept.outputs) - 1)]
+    bad = ~torch.isfinite(actual)
+    if bad.shape != wide.shape or not bool(bad.any()):
+        return True
+    return bool((wide[bad].abs() <= torch.finfo(torch.float32).max).any())
 
 
 def unscaled_before_clipping(case: Case) -> list[Intervention]:

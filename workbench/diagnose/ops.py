@@ -48,3 +48,12 @@ SATURATING = frozenset(
 
 SEEDS = frozenset("ones_like full_like ones full new_ones new_full".split())
 """Ops by which autograd makes the gradient that backward starts from."""
+
+FINITE_EVERYWHERE = frozenset(
+    "exp exp2 expm1 sinh cosh mul add sub rsub square sum mm addmm bmm baddbmm mv dot cumsum "
+    "addcmul linalg_vector_norm cumprod".split()
+)
+"""Ops with a finite real result for every finite argument."""
+
+EXPONENTIALS = frozenset("exp exp2 expm1 cosh sinh".split())
+"""Ops that grow exponentially."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from workbench.diagnose.ops import FINITE_EVERYWHERE
 from workbench.replay.trace_plan import plan_of
 
 if TYPE_CHECKING:
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
 Range = Literal["domain", "overflow", "underflow", "none"]
 
 _WIDER = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
-_FINITE_EVERYWHERE = frozenset(
-    "exp exp2 expm1 sinh cosh mul add sub rsub square sum mm addmm bmm baddbmm mv dot cumsum "
-    "addcmul linalg_vector_norm cumprod".split()
-)
-"""Ops with a finite real result for every finite argument."""
 _RANDOM = frozenset(
     "bernoulli native_dropout rand randn normal uniform exponential multinomial".split()
 )
@@ -77,7 +73,7 @@ def range_of(kept: KeptEvent, element: int = 0) -> Range:
     if bool(torch.isfinite(wide)[bad].any()):
         return "overflow"
     # nothing is wider than float64: an op that is finite for all real arguments overflowed
-    everywhere = plan_of(kept.func).base.rstrip("_") in _FINITE_EVERYWHERE
+    everywhere = plan_of(kept.func).base.rstrip("_") in FINITE_EVERYWHERE
     return "overflow" if everywhere and _all_finite(kept) else "domain"
 
 

@@ -76,9 +76,11 @@ def representable_eps() -> Rewrite:
             return math.copysign(usable_eps(dtype), value) if lost else value
 
         changed = [lift(value) for value in args]
-        if all(new is old for new, old in zip(changed, args, strict=True)):
+        named = {name: lift(value) for name, value in kwargs.items()}
+        same = all(new is old for new, old in zip(changed, args, strict=True))
+        if same and all(named[name] is value for name, value in kwargs.items()):
             return NotImplemented
-        return func(*changed, **kwargs)
+        return func(*changed, **named)
 
     return rewrite
 
@@ -192,3 +194,49 @@ def keyword(**changed: Any) -> Rewrite:
         return func(*args, **{**kwargs, **changed})
 
     return rewrite
+
+
+def bounded_infinities(limit: float) -> Rewrite:
+    """Take a large finite number of the same sign for every infinity in the tensors given."""
+
+    def bound(tensor: torch.Tensor) -> torch.Tensor:
+        most = min(limit, torch.finfo(tensor.dtype).max)
+        infinite = torch.isinf(tensor)
+        return torch.where(infinite, torch.sign(tensor).mul(most), tensor)
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if func.__name__.endswith("_") and not func.__name__.endswith("__"):
+            return NotImplemented  # written in place: it must stay the same tensor
+        return func(
+            *map_tensors(args, bound), **{k: map_tensors(v, bound) for k, v in kwargs.items()}
+        )
+
+    return rewrite
+
+
+def magnitude_of_determinant() -> Rewrite:
+    """Take the logarithm of the determinant's magnitude."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if func.__name__ != "logdet":
+            return NotImplemented
+        return torch.linalg.slogdet(*args, **kwargs)[1]
+
+    return rewrite
+
+
+def positive_variance() -> Rewrite:
+    """Take 0 for negative running variances of a batch normalisation."""
+
+    def rewrite(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if func.__name__ != "batch_norm" or len(args) <= _VARIANCE or args[_VARIANCE] is None:
+            return NotImplemented
+        changed = [*args]
+        changed[_VARIANCE] = args[_VARIANCE].clamp(min=0)
+        return func(*changed, **kwargs)
+
+    return rewrite
+
+
+_VARIANCE = 2
+"""Position of ``running_var`` among the arguments."""

@@ -1,4 +1,4 @@
-"""What a gradient came through that sends 0 to what forward left out: a where or a filled mask."""
+"""What a gradient came through that sends 0 to what forward left out: a where, a mask, a limit."""
 
 from __future__ import annotations
 
@@ -6,16 +6,33 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from workbench.diagnose.ops import EXPONENTIALS
+from workbench.diagnose.recompute import range_of
+from workbench.replay.trace_plan import plan_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import Tensor
 
+    from workbench.diagnose.case import Case
     from workbench.replay.trace import Trace
     from workbench.replay.trace_events import KeptEvent
 
-_NODES: Final = ("WhereBackward", "MaskedFillBackward")
-_OPS: Final = frozenset({"where", "masked_fill", "masked_fill_"})
+_NODES: Final = (
+    "WhereBackward",
+    "MaskedFillBackward",
+    "NanToNumBackward",
+    "ClampBackward",
+    "ClampMinBackward",
+    "ClampMaxBackward",
+    "MinimumBackward",
+    "MaximumBackward",
+    "MulBackward",
+)
+_OPS: Final = frozenset({"where", "masked_fill", "masked_fill_", "mul"})
+_MASK: Final = 1
+"""Position of what a gradient is multiplied with."""
 _HOPS: Final = 12
 """Events of backward between a derivative and a selection that are looked past."""
 
@@ -52,10 +69,47 @@ def _selects(node: str, base: str) -> bool:
 
 def left_out(kept: KeptEvent) -> Tensor | None:
     """Where a selection made a gradient 0 that was not; None where it read none."""
-    if not kept.outputs:
+    if not kept.outputs or not _is_selection(kept):
         return None
     out = kept.outputs[0]
     for value in (*kept.args, *kept.kwargs.values()):
         if isinstance(value, torch.Tensor) and value.dtype == out.dtype and value.dim():
             return (out == 0) & (value != 0)
     return None
+
+
+def _is_selection(kept: KeptEvent) -> bool:
+    """Whether a product is with a mask; every other op asked about is a selection."""
+    if plan_of(kept.func).base != "mul":
+        return True
+    mask = kept.args[_MASK] if len(kept.args) > _MASK else None
+    if not isinstance(mask, torch.Tensor):
+        return False
+    return bool(((mask == 0) | (mask == 1)).all()) and bool((mask == 0).any())
+
+
+def levelled_off(case: Case) -> int | None:
+    """Find the exponential whose Inf later ops of forward levelled off, without a selection.
+
+    Args:
+        case: An origin of kind ``saved_value``.
+
+    Returns:
+        The number of the forward event; None where a selection dropped the Inf, or it was none of
+        an exponential that overflowed.
+    """
+    event = case.event
+    forward = event.forward_event if event is not None else None
+    if event is None or forward is None or case.origin.kind != "saved_value":
+        return None
+    kept = case.kept.get(forward)
+    base = case.trace.graph[forward].base.removeprefix("_foreach_").rstrip("_")
+    if base not in EXPONENTIALS or kept is None or range_of(kept) != "overflow":
+        return None
+    if not any(write.counts[0] for write in event.writes):
+        return None
+    for index in selections(case.trace, [event.index]):
+        dropped = left_out(case.kept[index]) if index in case.kept else None
+        if dropped is not None and bool(dropped.any()):
+            return None
+    return forward

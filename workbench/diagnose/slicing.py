@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from workbench.diagnose.behind import Behind
 from workbench.diagnose.flow import (
+    converts_saved_minus_inf,
     gradient_events,
     is_conversion,
     mixes_finite,
+    overflows,
     scalar_producer,
 )
 from workbench.diagnose.ops import MIXING, REDUCTIONS
@@ -128,6 +130,9 @@ class _Slicer:
         if not reads:
             self._terminal(event)
             return []
+        if self.cut and converts_saved_minus_inf(event, self.gradients):
+            self._add(event, self.conversion(event.index))
+            return []
         parents: list[int] = []
         for read in reads:
             if read.argument in event.unseen:
@@ -148,15 +153,15 @@ class _Slicer:
         through = [r for r in reads if any(p in self.gradients for p in r.producers)]
         if through:
             return through
-        made_here = [r for r in reads if self._born_in_backward(r)]
+        made_here = [r for r in reads if self._made_in_backward(r)]
         if made_here:
             return made_here
         self.saved[event.index] = reads
         self._add(event, Origin("saved_value", event.index))
         return []
 
-    def _born_in_backward(self, read: Read) -> bool:
-        """Whether a derivative computed in backward from finite saved values was bad."""
+    def _made_in_backward(self, read: Read) -> bool:
+        """Whether a derivative that backward computed of saved values was bad of itself."""
         seen: set[int] = set()
         stack = self._bad_producers(read.producers)
         while stack:
@@ -165,7 +170,7 @@ class _Slicer:
             if index in seen or event.node is None or event.recomputed:
                 continue
             seen.add(index)
-            if not event.bad_reads:
+            if not event.bad_reads or converts_saved_minus_inf(event, self.gradients):
                 return True
             stack += [p for r in event.bad_reads for p in self._bad_producers(r.producers)]
         return False
@@ -237,8 +242,10 @@ class _Slicer:
             upstream = {p for p in self.parents[index] if p in real}
             if is_conversion(event) and event.absorbs_some and not own:
                 # part of the Infs was absorbed as intended: what converts the rest comes first
-                origins.append(self.conversion(index))
-                replaced |= self._ancestors(index)
+                behind = self._ancestors(index)
+                meant = not any(self.overflowed(i) for i in behind)
+                origins += [self.conversion(index)] if meant else []
+                replaced |= behind if meant else set()
                 real.add(index)
             elif own:
                 origins += own
@@ -265,6 +272,10 @@ class _Slicer:
     def own(self, index: int) -> list[Origin]:
         """The origins noted at an event itself."""
         return [s for s in self.sources[index] if isinstance(s, Origin)]
+
+    def overflowed(self, index: int) -> bool:
+        """Whether an event is the birth of an Inf that can only be an overflow."""
+        return overflows(self.events[index]) and any(o.kind == "birth" for o in self.own(index))
 
     @staticmethod
     def conversion(index: int) -> Origin:

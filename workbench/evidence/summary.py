@@ -214,7 +214,8 @@ def _born(origin: Mapping[str, Any]) -> str:
     source = f", {clean(origin['source'], 100)}" if origin.get("source") else ""
     leaf = _LEAVES.get(str(kind))
     if leaf is not None:
-        name = f" {tensor}" if tensor else ""
+        name = f" {tensor.removeprefix('tensor ')}" if tensor else ""
+        source = "" if source.removeprefix(", ") in name else source
         return f"It was in {leaf}{name} before the step began{source}."
     if kind == "exception":
         return f"Raised in {_where(origin)}{source}."

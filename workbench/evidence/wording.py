@@ -144,4 +144,5 @@ def before_the_step(origin: Mapping[str, Any]) -> str | None:
         return None
     tensor = origin.get("tensor")
     name = clean(tensor.get("name") or "", 80) if isinstance(tensor, Mapping) else ""
+    name = name.removeprefix("tensor ")  # "the tensor seen at model.py:16" has no other name
     return f"in {holder}{f' {name}' if name else ''} before the step began"

@@ -11,11 +11,15 @@ from workbench.diagnose.roots import stable_roots
 
 
 def _rule(case: Case) -> bool:
+    if case.origin.kind == "exception":
+        return case.raised_with(("division by zero", "division or modulo by zero"))
     division = case.division()
     return division is not None and case.range != "overflow" and bool((division[1] == 0).any())
 
 
 def _explain(case: Case) -> str:
+    if case.origin.kind == "exception":
+        return "Python divided a number by 0, which raises."
     return "The denominator is exactly 0."
 
 

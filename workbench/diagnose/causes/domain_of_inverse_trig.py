@@ -7,7 +7,7 @@ from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import Intervention, rewritten
 from workbench.diagnose.rewrites import clamped_argument
 
-_INVERSE = frozenset("acos asin acosh atanh arccos arcsin erfinv logit acos_ asin_".split())
+_INVERSE = frozenset("acos asin acosh atanh arccos arcsin erfinv acos_ asin_".split())
 
 
 def _rule(case: Case) -> bool:
@@ -20,7 +20,6 @@ def _explain(case: Case) -> str:
 
 _INSIDE: dict[str, tuple[float | None, float | None, str]] = {
     "acosh": (1 + 1e-6, None, "of at least 1 + 1e-6"),
-    "logit": (1e-6, 1 - 1e-6, "inside of 1e-6 and 1 − 1e-6"),
 }
 
 

@@ -17,7 +17,7 @@ def _rule(case: Case) -> bool:
 def _explain(case: Case) -> str:
     lost = case.lost_scalars()
     value = lost[0][1] if lost else 0.0
-    return f"The eps of {value:g} is 0 in {case.dtype}, so nothing keeps the value away from 0."
+    return f"The eps of {value:g} is 0 in {case.dtype}, so it keeps nothing away from 0."
 
 
 CAUSE = Cause(

@@ -33,6 +33,8 @@ def _explain(case: Case) -> str:
         event = case.trace.graph[index]
         values = counted(lost, "value")
         return f"{event.op} rounded {values} to 0 in {event.writes[0].dtype}, and log(0) is −Inf."
+    if case.base == "logit":
+        return "A probability is exactly 0 or 1: its logit, log(p / (1 − p)), is infinite."
     if case.base in _DETERMINANTS:
         return "The matrix is singular: the logarithm of its determinant, log(0), is −Inf."
     return "The argument of the logarithm is exactly 0, and log(0) is −Inf."
@@ -51,6 +53,9 @@ def _counterfactuals(case: Case) -> list[Intervention]:
     call = case.event.function_call if case.event is not None else -1
     above = [case.trace.graph[i].base for i in ancestors(case.trace, case.origin.event)]
     name = next((_STABLE[base] for base in above if base in _STABLE), None)
+    if case.base == "logit":
+        inside = clamped_argument(1e-6, 1 - 1e-6)
+        return rewritten(case, "an argument inside of 1e-6 and 1 − 1e-6", inside)
     if case.base not in _LOGS:  # a factor comes before the argument
         return rewritten(case, "arguments of 1e-7 where they are 0", nonzero_arguments())
     clamped = rewritten(case, "an argument of at least 1e-7", clamped_argument(1e-7, None))

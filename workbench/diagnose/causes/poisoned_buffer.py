@@ -1,4 +1,4 @@
-"""Buffer was non-finite before the step began."""
+"""A buffer, or a tensor from outside of the model, was non-finite before the step began."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from workbench.diagnose.repairs import repaired_leaf
 
 
 def _rule(case: Case) -> bool:
-    return case.origin.kind == "poisoned_buffer"
+    return case.origin.kind in ("poisoned_buffer", "captured_tensor")
 
 
 def _explain(case: Case) -> str:
+    if case.origin.kind == "captured_tensor":
+        return (
+            "The step read a tensor that is none of the model's and not in the batch, and it was "
+            "non-finite when the step began."
+        )
     return f"Buffer {case.origin.leaf} was already non-finite when the step began."
 
 
@@ -20,7 +25,10 @@ CAUSE = Cause(
     order=12,
     rule=_rule,
     explain=_explain,
-    fix="Go back to a checkpoint from before it went bad, and look at the step that made it so.",
+    fix=(
+        "Look at what made it so: an earlier step (then go back to a checkpoint from before it) or "
+        "the code that builds it."
+    ),
     limits=(
         "It does not show which earlier step made the value: that needs the steps before this one."
     ),

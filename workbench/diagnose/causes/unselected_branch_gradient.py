@@ -9,12 +9,12 @@ from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import Intervention, rewritten
 from workbench.diagnose.rewrites import double_where, nonzero_arguments, safe_denominator
-from workbench.diagnose.selections import left_out, selections
+from workbench.diagnose.selections import left_out, levelled_off, selections
 
 
 def _rule(case: Case) -> bool:
     if case.origin.kind == "saved_value":
-        return True
+        return levelled_off(case) is None
     parts = _bad_parts(case)
     bad = [positions for part in parts if (positions := _bad_with_zero(case, part)) is not None]
     return bool(bad) and _was_left_out(case, parts, bad[0])
@@ -76,7 +76,7 @@ def _was_left_out(case: Case, parts: list[int], bad: Tensor) -> bool:
 def _explain(case: Case) -> str:
     if case.origin.kind != "saved_value":
         return (
-            "The gradient that a where or a mask sends to what it left out is 0, and the "
+            "The gradient that a where, a mask or a limit sends to what it left out is 0, and the "
             "derivative there is infinite: 0 × Inf, or 0 / 0, is NaN."
         )
     return (

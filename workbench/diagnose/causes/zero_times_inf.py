@@ -1,21 +1,37 @@
-"""Zero was multiplied by an infinity."""
+"""Zero was multiplied by an infinity, or an infinity divided by another."""
 
 from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
-from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.interventions import Intervention, rewritten
 from workbench.diagnose.rewrites import absorbing_product
+from workbench.diagnose.rewrites_values import bounded_infinities
 
-_PRODUCTS = frozenset("mul mul_ mm bmm addmm matmul div div_ baddbmm _foreach_mul_".split())
+_PRODUCTS = frozenset("mul mm bmm addmm matmul div baddbmm addcmul addcdiv".split())
+_CALLS = frozenset("mul multiply".split())
+"""Functions of which the change gives 0 where one factor is 0."""
 
 
 def _rule(case: Case) -> bool:
     return case.origin.kind == "conversion" and case.base in _PRODUCTS
 
 
+def _divides(case: Case) -> bool:
+    return case.base in ("div", "addcdiv")
+
+
 def _explain(case: Case) -> str:
+    if _divides(case):
+        return "An infinity is divided by an infinity: Inf / Inf is Inf × 0, which is NaN."
     return "Zero meets an infinity in a product: 0 × Inf is NaN."
+
+
+def _counterfactuals(case: Case) -> list[Intervention]:
+    function = case.event.function if case.event is not None else ""
+    if function.strip("_").removeprefix("r").removeprefix("i") in _CALLS:
+        return rewritten(case, "0 where one factor is 0", absorbing_product())
+    return rewritten(case, "±1e4 for infinite elements", bounded_infinities(1e4))
 
 
 CAUSE = Cause(
@@ -23,7 +39,7 @@ CAUSE = Cause(
     order=35,
     rule=_rule,
     explain=_explain,
-    fix="Select with where or masked_fill instead of multiplying by a mask.",
+    fix="Select with where or masked_fill instead of multiplying by a mask or an inverse.",
     limits="It does not show that the infinity itself is unintended.",
-    counterfactuals=lambda case: rewritten(case, "0 where one factor is 0", absorbing_product()),
+    counterfactuals=_counterfactuals,
 )

@@ -1,0 +1,116 @@
+"""Other forms in which a cause comes: other ops, other dtypes, the op in backward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tests.unit.diagnose.cases import Through, analysis_of, first
+from workbench.diagnose.analysis import Analysis
+
+INF = math.inf
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+def analysed(function: Function, *values: float) -> Analysis:
+    return analysis_of(Through(function), torch.tensor(list(values)))
+
+
+def straight_through(x: torch.Tensor) -> torch.Tensor:
+    """Bounded in forward; the gradient doubles 200 times."""
+    for _ in range(200):
+        x = x * 2
+        x = x + (x.clamp(-1, 1) - x).detach()
+    return x
+
+
+def unreachable_state(x: torch.Tensor) -> torch.Tensor:
+    """A row of nothing but -Inf, beside one that is finite."""
+    return torch.stack([x, x + torch.full_like(x, -INF)]).logsumexp(1).logsumexp(0)
+
+
+def frozen_normalisation(x: torch.Tensor) -> torch.Tensor:
+    return functional.batch_norm(x[None], torch.zeros(2), torch.tensor([-1.0, 1.0])).sum()
+
+
+def divided_in_python(x: torch.Tensor) -> torch.Tensor:
+    return x * (1 / int(x.numel() > 99))
+
+
+@pytest.mark.parametrize(
+    ("function", "values", "place", "label"),
+    [
+        (torch.logit, (1.0, 0.5), "logit", "log_of_zero"),
+        (torch.logit, (1.5, 0.5), "logit", "log_of_negative"),
+        (lambda x: torch.diag(x).logdet() + x, (-1.0, 2.0), "scalar_tensor", "log_of_negative"),
+        (torch.cosh, (-100.0, 1.0), "cosh", "exp_overflow"),
+        (lambda x: x.exp() / x.exp().sum(), (200.0, 1.0), "exp", "exp_overflow"),
+        (lambda x: torch.tanh((1 + x.exp()).log()), (200.0, 1.0), "mul", "exp_overflow"),
+        (lambda x: x.half().clamp(min=1e-8).log().float(), (0.0, 1.0), "log", "epsilon_underflow"),
+        (
+            lambda x: functional.normalize(x.half()[:, None]).float(),
+            (0.0, 1.0),
+            "div",
+            "epsilon_underflow",
+        ),
+        (frozen_normalisation, (1.0, 2.0), "native_batch_norm", "sqrt_of_negative"),
+        (straight_through, (1.0, 2.0), "mul", "exploding_gradient"),
+        (unreachable_state, (1.0, 2.0), "sub", "inf_minus_inf"),
+        (divided_in_python, (1.0, 2.0), "", "division_by_zero"),
+    ],
+)
+def test_a_cause_is_named_where_it_comes_in_another_form(
+    function: Function, values: tuple[float, ...], place: str, label: str
+) -> None:
+    found = analysed(function, *values)
+    _, base, _, cause = first(found)
+    assert cause == label
+    assert base in (place, f"_{place}_legit_no_training")
+    judged = found.origins[0]
+    assert judged.cause is not None
+    text = judged.cause.explain(judged.case)
+    assert text.endswith(".") and "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("function", "label"),
+    [
+        (lambda x: torch.nan_to_num(x.log(), neginf=0.0), "unselected_branch_gradient"),
+        (lambda x: x.sqrt().clamp(min=0.1), "unselected_branch_gradient"),
+        (lambda x: torch.maximum(x.sqrt(), torch.full_like(x, 0.1)), "unselected_branch_gradient"),
+        (lambda x: x.sqrt() * (x > 0).float() + 1, "unselected_branch_gradient"),
+        (lambda x: x.sqrt() * (3 * x) + 1, "singular_gradient"),
+    ],
+)
+def test_limits_and_masks_leave_out_as_where_does(function: Function, label: str) -> None:
+    assert first(analysed(function, 0.0, 1.0))[3] == label
+
+
+def test_an_infinity_over_an_infinity_is_not_told_as_a_product_with_zero() -> None:
+    found = analysed(lambda x: x.masked_fill(x > 0, INF) / x.masked_fill(x > 0, INF), 1.0, -1.0)
+    judged = found.origins[0]
+    assert judged.cause is not None
+    assert "divided by an infinity" in judged.cause.explain(judged.case)
+
+
+def test_a_tensor_from_outside_of_the_model_is_told_as_such() -> None:
+    outside = torch.tensor([1.0, INF])
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: Any) -> torch.Tensor:
+            return x * self.weight * outside
+
+    judged = analysis_of(Model(), torch.ones(2)).origins[0]
+    assert judged.origin.kind == "captured_tensor"
+    assert judged.cause is not None and judged.cause.label == "poisoned_buffer"
+    assert "none of the model's" in judged.cause.explain(judged.case)
