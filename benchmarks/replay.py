@@ -6,8 +6,8 @@ round, so that a noisy machine disturbs both of its sides. `med` is the median o
 
 Tables: replay of forward and backward, un-instrumented, with module ranges by hooks, with the full
 op trace, with anomaly mode, and with TorchLens (forward) and Hugging Face's DebugUnderflowOverflow
-where they can be imported; finding the first bad block by a scan, by halving and by a full trace;
-statistics of a tensor against one plain sum.
+where they can be imported; CUDA's autocast policy on a CPU over float32; finding the first bad
+block by a scan, by halving and by a full trace; statistics of a tensor against one plain sum.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ import torch
 from measuring import Run, Tables, facts, interleaved
 from models import Transformer
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from workbench.diagnose.boundaries import blocks
 from workbench.diagnose.probes import ForwardScan, Prober
 from workbench.evidence.conditions import Conditions
 from workbench.numerics import all_finite, tensor_stats
+from workbench.numerics.collected import Collector
 from workbench.replay import Replay
 from workbench.replay.session import Session
 from workbench.replay.source import Source
 from workbench.replay.trace import Trace, trace_step
-from workbench.replay.trace_focus import tensors_in
+from workbench.replay.trace_layers import leading_tensors
 from workbench.step import TrainingStep
 from workbench.step.state import capture_state
 
@@ -112,10 +114,12 @@ def replay_of(step: Benchmarked) -> Replay:
 # -- tables -----------------------------------------------------------------------------------
 
 
-def replay_table(step: Benchmarked, rounds: int) -> tuple[str, list[dict[str, Any]]]:
+def replay_table(
+    step: Benchmarked, rounds: int, peers: bool = True
+) -> tuple[str, list[dict[str, Any]]]:
     """How many ops of which length, and forward, loss and backward of one model side by side.
 
-    Building and restoring are not timed.
+    Building and restoring are not timed. An empty dispatch mode shows what any op trace costs.
     """
     replay = replay_of(step)
 
@@ -131,12 +135,14 @@ def replay_table(step: Benchmarked, rounds: int) -> tuple[str, list[dict[str, An
     variants: dict[str, Run] = {
         "un-instrumented": lambda: _fwd_bwd(sessions["bare"]),
         "the same again (noise)": lambda: _fwd_bwd(sessions["twin"]),
+        "empty dispatch mode": lambda: _in_empty_mode(sessions["twin"]),
         "module ranges (hooks)": lambda: _with_ranges(sessions["hooks"]),
         "op trace without exponents": lambda: _traced(sessions["trace"], exponents=False),
         "op trace with exponents": lambda: _traced(sessions["trace"]),
         "anomaly mode": lambda: _fwd_bwd(anomaly),
     }
-    variants |= _torchlens(step) | _hugging_face(sessions["hf"])
+    if peers:
+        variants |= _torchlens(step) | _hugging_face(sessions["hf"])
     events = len(_traced(sessions["trace"]).graph)
     rows = interleaved(variants, rounds, "un-instrumented")
     bare = rows[0]["ms"] / events * 1e3
@@ -154,18 +160,37 @@ def _fwd_bwd(session: Session) -> None:
             session.runner.advance()
 
 
+class Empty(TorchDispatchMode):
+    """Hands every op on."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        return func(*args, **(kwargs or {}))
+
+
+def _in_empty_mode(session: Session) -> None:
+    with Empty():
+        _fwd_bwd(session)
+
+
 def _with_ranges(session: Session) -> None:
     """Ranges of every module's outputs, forward only hooks, statistics as in a trace."""
     found: list[Any] = []
+    collector = Collector()
 
     def seen(module: nn.Module, args: Any, output: Any) -> None:
         del module, args
-        with torch.no_grad():
-            found.extend(tensor_stats(t.detach()) for t in tensors_in(output))
+        for _, tensor in leading_tensors(output):
+            found.append(collector.quick(tensor) or collector.take(tensor))
 
     handles = [m.register_forward_hook(seen) for m in session.runner.model.modules()]
     try:
         _fwd_bwd(session)
+        collector.settle()
     finally:
         for handle in handles:
             handle.remove()
@@ -201,6 +226,24 @@ def _hugging_face(session: Session) -> dict[str, Run]:
 
     DebugUnderflowOverflow(session.runner.model)
     return {"Hugging Face DebugUnderflowOverflow": lambda: _fwd_bwd(session)}
+
+
+def autocast_table(step: Benchmarked, rounds: int) -> list[dict[str, Any]]:
+    """CUDA's autocast policy on a CPU, as a replay applies it, over float32.
+
+    Putting the policy's kernels in and taking them out again is part of each run.
+    """
+    replay = replay_of(step)
+    plain, again, policy = (
+        Session(replay.source, replay.nearest.replace(autocast=autocast))
+        for autocast in ("off", "off", "cuda-policy")
+    )
+    variants: dict[str, Run] = {
+        "float32": lambda: _fwd_bwd(plain),
+        "the same again (noise)": lambda: _fwd_bwd(again),
+        "CUDA's autocast policy": lambda: _fwd_bwd(policy),
+    }
+    return interleaved(variants, rounds, "float32")
 
 
 def bisect_table(layers: int, rounds: int, quick: bool) -> list[dict[str, Any]]:
@@ -291,7 +334,13 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", choices=["replay", "bisect", "statistics"])
+    parser.add_argument("--only", choices=["replay", "autocast", "bisect", "statistics"])
+    parser.add_argument(
+        "--no-peers",
+        dest="peers",
+        action="store_false",
+        help="leave out other tools, which are slow",
+    )
     parser.add_argument("--model", action="append", help="of the replay table, these models only")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -304,8 +353,12 @@ def main() -> None:
         for name, step in models(options.quick).items():
             if options.model and name not in options.model:
                 continue
-            ops, rows = replay_table(step, rounds)
+            ops, rows = replay_table(step, rounds, options.peers)
             tables.add(f"replay of forward and backward, {name}: {ops}", rows)
+    if options.only in (None, "autocast"):
+        name = "small" if options.quick else "10M"
+        rows = autocast_table(models(options.quick)[name], rounds)
+        tables.add(f"CUDA's autocast policy on a CPU, {name}", rows)
     if options.only in (None, "bisect"):
         for layers in (4,) if options.quick else (24, 48):
             rows = bisect_table(layers, rounds, options.quick)

@@ -208,6 +208,9 @@ def _within(parts: tuple[Part, ...]) -> Callable[[str, str], bool]:
 
 def tensors_in(tree: Any) -> list[Tensor]:
     """List the floating strided tensors of any nesting, functorch's wrappers taken off."""
+    if type(tree) is torch.Tensor:  # as most modules give, and they are called often
+        plain = unwrapped(tree)
+        return [plain] if floating(plain) and plain.layout is torch.strided else []
     found: list[Tensor] = []
 
     def add(tensor: Tensor) -> Tensor:
