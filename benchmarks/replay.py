@@ -4,6 +4,9 @@ All variants of a table alternate in one process in shuffled order; a ratio is t
 round, so that a noisy machine disturbs both of its sides. `med` is the median of those ratios,
 `min` the ratio of the fastest times. One thread unless `--threads` says otherwise.
 
+On a machine that other programs use too, `--cpu` counts processor time: waiting is left out then,
+but not what the others do to the caches.
+
 Tables: replay of forward and backward, un-instrumented, with module ranges by hooks, with the full
 op trace, with anomaly mode, and with TorchLens (forward) and Hugging Face's DebugUnderflowOverflow
 where they can be imported; CUDA's autocast policy on a CPU over float32; finding the first bad
@@ -15,11 +18,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from measuring import Run, Tables, facts, interleaved
+from measuring import Clock, Run, Tables, facts, interleaved
 from models import Transformer
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -342,12 +346,15 @@ def main() -> None:
         help="leave out other tools, which are slow",
     )
     parser.add_argument("--model", action="append", help="of the replay table, these models only")
+    parser.add_argument("--cpu", action="store_true", help="count processor time")
     options = parser.parse_args()
+    if options.cpu:
+        Clock.now = time.process_time
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     random.seed(0)
     rounds = 2 if options.quick else options.rounds
-    about = facts(rounds=rounds, quick=options.quick)
+    about = facts(rounds=rounds, quick=options.quick, time="processor" if options.cpu else "wall")
     tables = Tables(about, options.json)
     if options.only in (None, "replay"):
         for name, step in models(options.quick).items():

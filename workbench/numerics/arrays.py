@@ -1,6 +1,6 @@
 """Looks at flat numpy arrays of floats: ends, squares, what lies below the normal numbers.
 
-Every call of numpy costs about two microseconds before it does anything, so that there are few.
+Every call of numpy costs a microsecond or two before it does anything, so that there are few.
 """
 
 from __future__ import annotations
@@ -22,10 +22,16 @@ _BITS: Final[dict[int, tuple[Any, Any, int]]] = {
     8: (np.int64, np.uint64, 0x7FFF_FFFF_FFFF_FFFF),
 }
 
-minimum = np.minimum.reduce
-maximum = np.maximum.reduce
 dot = np.vdot  # dot warns where it overflows
 _count = np.count_nonzero
+
+
+def ends(array: Array) -> tuple[float, float]:
+    """Smallest and largest element; NaN where any is NaN.
+
+    To find where they are costs a microsecond less a call than numpy's reductions.
+    """
+    return float(array.item(array.argmin())), float(array.item(array.argmax()))
 
 
 def reaches_below(array: Array, normal: Any) -> bool:
@@ -36,9 +42,11 @@ def reaches_below(array: Array, normal: Any) -> bool:
     """
     signed, unsigned, magnitude = _BITS[array.itemsize]
     limit = int(normal.view(unsigned))
-    if int(minimum(array.view(unsigned))) < limit:
+    bits = array.view(unsigned)
+    if bits.item(bits.argmin()) < limit:
         return True
-    nearest = int(minimum(array.view(signed)))
+    bits = array.view(signed)
+    nearest: int = bits.item(bits.argmin())
     return nearest < 0 and nearest & magnitude < limit
 
 

@@ -17,8 +17,7 @@ from workbench.numerics.arrays import (
     SAFE_SUM_LOW,
     below_normal,
     dot,
-    maximum,
-    minimum,
+    ends,
     reaches_below,
     sum_of_squares,
 )
@@ -171,7 +170,7 @@ def finite_stats(array: Array, dtype: torch.dtype) -> TensorStats | None:
         array: Between 1 and ``CHUNK`` elements.
         dtype: What they were before they were widened: subnormals are those of this dtype.
     """
-    low, high = float(minimum(array)), float(maximum(array))
+    low, high = ends(array)
     if not (math.isfinite(low) and math.isfinite(high)):
         return None
     absmax = high if high > -low else -low
@@ -206,15 +205,15 @@ def _cpu_stats(values: Tensor) -> TensorStats:
     total, squares, zeros, subnormals = values.numel(), 0.0, 0, 0
     low, high = math.inf, -math.inf
     for part in chunks(values):
-        ends = bit_ends(part)
-        if ends is None:
+        found = bit_ends(part)
+        if found is None:
             return _mixed_stats(values)
         array: Array = scratch.floats[: part.numel()].copy_(part).numpy()
-        squares += sum_of_squares(array, max(ends.high, -ends.low))
-        if ends.least < normal:
-            none, few = small_bits(part, ends)
+        squares += sum_of_squares(array, max(found.high, -found.low))
+        if found.least < normal:
+            none, few = small_bits(part, found)
             zeros, subnormals = zeros + none, subnormals + few
-        low, high = min(low, ends.low), max(high, ends.high)
+        low, high = min(low, found.low), max(high, found.high)
     counts = Counts(finite=total)
     return TensorStats(*counts, low, high, max(high, -low), squares / total, zeros, subnormals)
 
@@ -226,7 +225,7 @@ def _single_stats(values: Tensor) -> TensorStats | None:
     normal = _TYPED_NORMAL[torch.float32]
     for part in _pieces(values):
         square = float(dot(part, part))
-        least, most = float(minimum(part)), float(maximum(part))
+        least, most = ends(part)
         if not SAFE_SUM_LOW < square < SAFE_SUM_HIGH:
             if not (math.isfinite(least) and math.isfinite(most)):
                 return None
