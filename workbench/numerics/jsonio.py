@@ -59,6 +59,28 @@ def dumps(obj: Any, *, indent: int | None = None) -> str:
         ) from error
 
 
+def dump_line(record: Mapping[str, Any]) -> bytes:
+    """Encode one record as a JSON line of ASCII bytes, with sorted keys and its newline.
+
+    The same content as ``dumps`` gives, several times faster for plain finite values: one of these
+    is written at every training step.
+
+    Args:
+        record: As for ``dumps``.
+
+    Raises:
+        UsageError: An object JSON cannot hold.
+    """
+    if _is_plain(record):
+        try:
+            line: bytes = _LINES.encode(record)
+        except (TypeError, ValueError, RecursionError, OverflowError):
+            line = b""
+        if line and line.isascii():
+            return line + b"\n"
+    return f"{dumps(record)}\n".encode()
+
+
 def dump_lines(records: Sequence[Mapping[str, Any]]) -> str:
     """Encode records as JSON lines, one object a line, each line ended by a newline."""
     return "".join(f"{dumps(record)}\n" for record in records)
@@ -152,6 +174,30 @@ def tag(value: float) -> dict[str, Any]:
 def _encode(obj: Any, indent: int | None) -> str:
     separators = (",", ":") if indent is None else (",", ": ")
     return json.dumps(obj, allow_nan=False, sort_keys=True, indent=indent, separators=separators)
+
+
+def _is_plain(value: Any, depth: int = 0) -> bool:
+    """Whether a dict or list holds only what every codec writes alike, and no non-finite float."""
+    if depth > 8:
+        return False
+    if type(value) is dict:
+        if not _STR.issuperset(map(type, value)):
+            return False
+        value = value.values()
+    kinds = set(map(type, value))
+    if not kinds <= _PLAIN:
+        return False
+    if float in kinds and not all(math.isfinite(one) for one in value if type(one) is float):
+        return False
+    if kinds.isdisjoint(_NESTED):
+        return True
+    return all(_is_plain(one, depth + 1) for one in value if type(one) in _NESTED)
+
+
+_STR: Final = frozenset({str})
+_NESTED: Final = frozenset({dict, list})
+_PLAIN: Final = frozenset({str, int, float, bool, type(None), dict, list})
+_LINES: Final = msgspec.json.Encoder(order="sorted")
 
 
 def _plain(obj: Any, depth: int) -> Any:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import statistics
+from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,9 +82,9 @@ class AlertMonitor:
     def __init__(self, settings: Alerts) -> None:
         self._settings = settings
         self._skips = SkipCounts(settings.window)
-        self._losses: deque[float] = deque(maxlen=settings.window)
-        self._norms: deque[float] = deque(maxlen=settings.window)
-        self._ratios: deque[float] = deque(maxlen=settings.window)
+        self._losses = Usual(settings.window)
+        self._norms = Usual(settings.window)
+        self._ratios = Usual(settings.window)
         self._places = TripPlaces(settings.window)
         self._previous_scale: float | None = None
         self._scale_falls = 0
@@ -101,6 +101,16 @@ class AlertMonitor:
         return counts[optimizer] if optimizer < len(counts) else 0
 
     @property
+    def at_rest(self) -> bool:
+        """Whether a step without skip and trip cannot make an alert, whatever its numbers are."""
+        return (
+            not (self.looks_at_updates or self.looks_for_jumps)
+            and self._places.at_rest
+            and self._previous_scale is None
+            and not self._skips.most[0]
+        )
+
+    @property
     def looks_at_updates(self) -> bool:
         """Whether the size of updates makes an alert, and has to be sampled."""
         return self._settings.update_ratio_factor is not None
@@ -112,17 +122,16 @@ class AlertMonitor:
             seen: What is known of it.
         """
         self._skips.add(seen.skipped)
-        found = [
-            self._streak(),
-            self._ratio(),
-            self._scale(seen.scale),
-            self._falls(seen.scale),
-            self._repeated(seen),
-            self._jump("grad_norm_factor", "gradient norm", self._norms, seen.norm),
-            self._jump("loss_factor", "loss", self._losses, seen.loss),
-            self._jump("update_ratio_factor", "update, over the parameters it changed,",
-                       self._ratios, seen.update_ratio),
-        ]  # fmt: skip
+        limits = self._settings
+        found = [self._streak(), self._ratio(), self._scale(seen.scale), self._falls(seen.scale),
+                 self._repeated(seen)]  # fmt: skip
+        if limits.grad_norm_factor is not None:
+            found.append(self._jump("grad_norm_factor", "gradient norm", self._norms, seen.norm))
+        if limits.loss_factor is not None:
+            found.append(self._jump("loss_factor", "loss", self._losses, seen.loss))
+        if limits.update_ratio_factor is not None:
+            what = "update, over the parameters it changed,"
+            found.append(self._jump("update_ratio_factor", what, self._ratios, seen.update_ratio))
         self._previous_scale = seen.scale
         return [alert for alert in found if alert is not None]
 
@@ -149,23 +158,27 @@ class AlertMonitor:
         """Whether a jump of the loss or of the gradient norm makes an alert."""
         return self._settings.loss_factor is not None or self._settings.grad_norm_factor is not None
 
-    def _once(self, name: str, now: bool, alert: Alert | None) -> Alert | None:
+    def _once(
+        self, name: str, now: bool, value: float, threshold: float, message: Callable[[], str]
+    ) -> Alert | None:
+        """An alert the first time it holds; its sentence is made only then."""
         if not now:
             self._raised.discard(name)
             return None
         if name in self._raised:
             return None
         self._raised.add(name)
-        return alert
+        return Alert(name, value, threshold, message())
 
     def _streak(self) -> Alert | None:
         limit = self._settings.consecutive_skips
         if limit is None:
             return None
         count = self.consecutive_skips
-        message = f"The loss scaler skipped {counted(count, 'step')} in a row."
-        alert = Alert("consecutive_skips", count, limit, message)
-        return self._once("consecutive_skips", count >= limit, alert)
+        return self._once(
+            "consecutive_skips", count >= limit, count, limit,
+            lambda: f"The loss scaler skipped {counted(count, 'step')} in a row.",
+        )  # fmt: skip
 
     def _ratio(self) -> Alert | None:
         limit = self._settings.skip_ratio
@@ -173,17 +186,21 @@ class AlertMonitor:
         if limit is None or seen < max(4, self._settings.window // 4):
             return None
         share = skipped / seen
-        message = f"The loss scaler skipped {skipped} of the last {seen} steps."
-        return self._once("skip_ratio", share >= limit, Alert("skip_ratio", share, limit, message))
+        return self._once(
+            "skip_ratio", share >= limit, share, limit,
+            lambda: f"The loss scaler skipped {skipped} of the last {seen} steps.",
+        )  # fmt: skip
 
     def _scale(self, scale: float | None) -> Alert | None:
         limit = self._settings.minimum_scale
         before = self._previous_scale
         if limit is None or scale is None or before is None:
             return None
-        message = f"The loss scale fell from {before:g} to {scale:g}."
         fell = scale < limit and (before >= limit or "minimum_scale" in self._raised)
-        return self._once("minimum_scale", fell, Alert("minimum_scale", scale, limit, message))
+        return self._once(
+            "minimum_scale", fell, scale, limit,
+            lambda: f"The loss scale fell from {before:g} to {scale:g}.",
+        )  # fmt: skip
 
     def _falls(self, scale: float | None) -> Alert | None:
         limit, before = self._settings.scale_falls, self._previous_scale
@@ -193,40 +210,70 @@ class AlertMonitor:
             self._scale_falls += scale < before
         if limit is None or scale is None:
             return None
-        count = self._scale_falls
-        times = counted(count, "time")
-        message = f"The loss scale fell {times}, to {scale:g}, and never rose in between."
-        alert = Alert("scale_falls", count, limit, message)
-        return self._once("scale_falls", count >= limit, alert)
+        count, times = self._scale_falls, counted(self._scale_falls, "time")
+        return self._once(
+            "scale_falls", count >= limit, count, limit,
+            lambda: f"The loss scale fell {times}, to {scale:g}, and never rose in between.",
+        )  # fmt: skip
 
     def _repeated(self, seen: Seen) -> Alert | None:
         limit = self._settings.repeated_trips
         count, where = self._places.add(seen.tripped, seen.module, seen.shard)
         if limit is None:
             return None
-        message = f"{where} tripped in {count} of the last {self._settings.window} steps."
-        alert = Alert("repeated_trips", count, limit, message)
-        return self._once("repeated_trips", count >= limit, alert)
+        return self._once(
+            "repeated_trips", count >= limit, count, limit,
+            lambda: f"{where} tripped in {count} of the last {self._settings.window} steps.",
+        )  # fmt: skip
 
-    def _jump(
-        self, name: str, what: str, history: deque[float], value: float | None
-    ) -> Alert | None:
-        limit = getattr(self._settings, name)
-        if limit is None or value is None or not math.isfinite(value):
+    def _jump(self, name: str, what: str, history: Usual, value: float | None) -> Alert | None:
+        if value is None or not math.isfinite(value):
             return None
-        size = abs(value)
-        times = _times_usual(history, value)
-        usual = statistics.median(history) if times is not None else 0.0
-        history.append(size)
+        size, limit = abs(value), getattr(self._settings, name)
+        times, usual = _times_usual(history, value), history.median
+        history.add(size)
         if times is None:
             return None
-        message = f"The {what} {size:g} is {times:.3g} times its usual {usual:g}."
-        return self._once(name, times >= limit, Alert(name, times, limit, message))
+        return self._once(
+            name, times >= limit, times, limit,
+            lambda: f"The {what} {size:g} is {times:.3g} times its usual {usual:g}.",
+        )  # fmt: skip
 
 
-def _times_usual(history: Sequence[float], value: float | None) -> float | None:
+class Usual:
+    """The last values of a number, and their median; each new value costs a search, no sorting.
+
+    Args:
+        window: How many values are kept.
+    """
+
+    def __init__(self, window: int) -> None:
+        self._values: deque[float] = deque(maxlen=window)
+        self._sorted: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def add(self, value: float) -> None:
+        """Take in a value; the oldest one goes where the window is full."""
+        if len(self._values) == self._values.maxlen:
+            del self._sorted[bisect_left(self._sorted, self._values[0])]
+        self._values.append(value)
+        insort(self._sorted, value)
+
+    @property
+    def median(self) -> float:
+        """The middle value, or the mean of both; 0 of none."""
+        number = len(self._sorted)
+        if not number:
+            return 0.0
+        high = self._sorted[number // 2]
+        return high if number % 2 else (self._sorted[number // 2 - 1] + high) / 2
+
+
+def _times_usual(history: Usual, value: float | None) -> float | None:
     """How many times its usual size a value has; None where no usual size is known."""
     if value is None or not math.isfinite(value) or len(history) < _FEWEST:
         return None
-    usual = statistics.median(history)
+    usual = history.median
     return abs(value) / usual if usual else None

@@ -55,7 +55,9 @@ def finish_step(recorder: Recorder, session: Session, runner: StepRunner) -> Ste
         loss_scale=runner.values.scale_before,
         consecutive_skips=recorder.monitor.consecutive_skips,
         optimizers=tuple(
-            replace(one, consecutive_skips=recorder.monitor.skips_of(number))
+            replace(one, consecutive_skips=skips)
+            if (skips := recorder.monitor.skips_of(number)) != one.consecutive_skips
+            else one
             for number, one in enumerate(runner.values.optimizer_records)
         ),
         loss_components=recorder.guard("components", lambda: sum_components(runner)) or {},

@@ -1,4 +1,7 @@
-"""The ledger: one L1 record per training step, append-only, written at once."""
+"""The ledger: one L1 record per training step, append-only.
+
+What is appended is written at once. Records of calm steps come in groups (``record/group.py``).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import errno
 import fcntl
 import io
 import os
+import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +32,7 @@ FIELDS = (
 """Every field of an L1 record; null where unknown."""
 
 _TOLD_AT = 2
+_LOOK_S = 0.2
 
 
 class Ledger:
@@ -54,6 +60,7 @@ class Ledger:
         self.recent: deque[dict[str, Any]] = deque(maxlen=max(1, window))
         self.max_bytes = max_bytes
         self._file: io.FileIO | None = None
+        self._look_at = 0.0  # when to see next whether the path still leads to the file
         self._stayed = 0  # how many records ago the file should have begun anew
         self._presence = Presence(directory, run_id)
         if directory.is_dir():
@@ -68,7 +75,28 @@ class Ledger:
                 could not begin anew and grows beyond its bound.
         """
         self.recent.append(record)
-        line = (jsonio.dumps(record) + "\n").encode()
+        self._write(jsonio.dump_line(record))
+
+    def append_all(self, records: Sequence[dict[str, Any]]) -> None:
+        """Write several records, in one write where the bound of the file leaves room for them.
+
+        Raises:
+            OSError: As ``append``; the records after one that could not be written are tried, too.
+        """
+        self.recent.extend(records)
+        lines = [jsonio.dump_line(record) for record in records]
+        size = sum(map(len, lines))
+        whole = not self.max_bytes or size < self.max_bytes // 16
+        failed: OSError | None = None
+        for data in [b"".join(lines)] if whole else lines:
+            try:
+                self._write(data)
+            except OSError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _write(self, line: bytes) -> None:
         file, why_it_stays = self._ready(len(line))
         try:
             written = file.write(line)
@@ -104,21 +132,39 @@ class Ledger:
 
     def _ready(self, more: int) -> tuple[io.FileIO, str | None]:
         """The file to write to, and why it could not begin anew although it should have."""
-        if self._file is not None and self._is_gone(self._file):
+        file, size = self._file, self._size()
+        if file is None or size is None:
             self.close()
-        if self._file is None:
-            self._file = self._open()
-        size = os.fstat(self._file.fileno()).st_size  # another run may have written to it
+            self._file = file = self._open()
+            size = os.fstat(file.fileno()).st_size  # another run may have written to it
         if not (self.max_bytes and size and size + more > self.max_bytes // 2):
-            return self._file, None
-        why_it_stays = self._begin_anew(self._file)
+            return file, None
+        why_it_stays = self._begin_anew(file)
         if why_it_stays is not None:
             self._stayed += 1
-            return self._file, why_it_stays
+            return file, why_it_stays
         self._stayed = 0
         self.close()
         self._file = self._open()
         return self._file, None
+
+    def _size(self) -> int | None:
+        """Bytes of the open file; None where it has to be opened.
+
+        A removed file is seen at once. One that another run of this name has made the part before
+        is seen within ``_LOOK_S``: until then records go into that part, where readers find them.
+        """
+        file = self._file
+        if file is None:
+            return None
+        seen, now = os.fstat(file.fileno()), time.monotonic()
+        if not seen.st_nlink:
+            return None
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_S
+            if self._is_gone(file):
+                return None
+        return seen.st_size
 
     def _open(self) -> io.FileIO:
         self.path.parent.mkdir(parents=True, exist_ok=True)

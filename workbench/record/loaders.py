@@ -43,6 +43,11 @@ class Loaders:
 
         loader._get_iterator = made
 
+    @property
+    def watched(self) -> bool:
+        """Whether any loader is iterated that is watched."""
+        return bool(self._iterators)
+
     def seeds(self) -> dict[str, dict[str, Any]]:
         """The base seed and every worker's seed, by loader; only of those that are iterated."""
         found: dict[str, dict[str, Any]] = {}

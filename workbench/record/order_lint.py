@@ -103,7 +103,8 @@ class OrderLint:
 
     def begin(self) -> None:
         """Take in the start of a step: what a scheduler did since belongs to the one before."""
-        self._look_at_schedulers()
+        if self._schedulers:
+            self._look_at_schedulers()
 
     def look(self, session: Session, runner: StepRunner) -> list[str]:
         """Take in a finished step.
@@ -120,6 +121,8 @@ class OrderLint:
         self._skipped = any(one.skipped_by != "none" for one in records)
         self._look_at_schedulers()
         self._clipped = self._clipped or runner.values.grad_norm is not None
+        if not self._unusual(session, runner):
+            return []
         seen = {
             "never_clips": not self._clipped and self._steps == PATIENCE,
             **self._scaled(runner),
@@ -133,6 +136,31 @@ class OrderLint:
         new = [name for name, is_so in seen.items() if is_so and name not in self.found]
         self.found += new
         return new
+
+    @property
+    def due(self) -> bool:
+        """Whether the step that begins is the one after which a loop is said never to clip."""
+        return self._steps + 1 == PATIENCE
+
+    def take_calm(self, clipped: bool) -> None:
+        """Take in a step without skip, scaler and schedulers: nothing is to be remarked on.
+
+        Args:
+            clipped: Whether its gradients were clipped.
+        """
+        self._steps += 1
+        self._skipped = False
+        self._clipped = self._clipped or clipped
+
+    def _unusual(self, session: Session, runner: StepRunner) -> bool:
+        """Whether there may be anything to remark on: the usual step is told from few values."""
+        return (
+            self._steps == PATIENCE
+            or self._scaler is not None
+            or bool(self._schedulers)
+            or session.logged_loss is not None
+            or session.ungated_update
+        )
 
     def remark(self, name: str) -> bool:
         """Note what an integration knows of its library's loop; whether it is new.

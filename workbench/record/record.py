@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.record import settings
 from workbench.record.session import Session
 from workbench.step.gates import scaler_enabled
+from workbench.step.proof import OptimizerRecord
 from workbench.step.runner import StepRunner
 from workbench.step.values import scalar
 
@@ -43,19 +44,12 @@ def make_record(
         alerts: The alerts of this step.
     """
     values = runner.values
-    given = recorder.provenance
-    known = {name: given.get(name) for name in _FROM_PROVENANCE}
-    for name, number in recorder.place.parallel.items():
-        known[name] = number if known[name] is None else known[name]
     snapshot = session.snapshot
     loss = runner.loss_value
-    return known | {
-        "run_id": recorder.run_id,
+    return of_the_run(recorder, recorder.provenance) | {
         "step": session.step_index,
         "micro_step": _micro_step(session),
         "time": session.started,
-        "rank": recorder.rank,
-        "world": recorder.world,
         "sample_ids": session.sample_ids,
         "batch_fingerprint": session.batch_fingerprint,
         "batch_summary": session.batch_summary,
@@ -69,15 +63,7 @@ def make_record(
         "learning_rates": settings.learning_rates(recorder.optimizers),
         "grad_norm": grad_norm(runner),
         "grad_norm_is_scaled": _norm_is_scaled(runner),
-        "optimizers": [
-            {
-                "attempted": one.attempted,
-                "updated": one.updated,
-                "skipped_by": one.skipped_by,
-                "found_inf": one.found_inf,
-            }
-            for one in values.optimizer_records
-        ],
+        "optimizers": [optimizer_entry(one) for one in values.optimizer_records],
         "consecutive_skips": recorder.monitor.consecutive_skips,
         "schedulers_advanced": recorder.schedulers_advanced(),
         "rng_digest": None if snapshot is None else snapshot.rng.digest(),
@@ -86,6 +72,29 @@ def make_record(
         "alerts": list(alerts),
         "reduce": session.reduce,
         "decision": decision_of(session),
+    }
+
+
+def of_the_run(recorder: Recorder, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that say which run and rank a record is of, and what the user knows of it.
+
+    Args:
+        recorder: The recorder.
+        provenance: The user's provenance as it was at the step.
+    """
+    known = {name: provenance.get(name) for name in _FROM_PROVENANCE}
+    for name, number in recorder.place.parallel.items():
+        known[name] = number if known[name] is None else known[name]
+    return known | {"run_id": recorder.run_id, "rank": recorder.rank, "world": recorder.world}
+
+
+def optimizer_entry(record: OptimizerRecord) -> dict[str, Any]:
+    """What one optimizer did, as a record says it."""
+    return {
+        "attempted": record.attempted,
+        "updated": record.updated,
+        "skipped_by": record.skipped_by,
+        "found_inf": record.found_inf,
     }
 
 

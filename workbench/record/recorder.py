@@ -30,6 +30,7 @@ from workbench.record.loaders import Loaders
 from workbench.record.low_level import LowLevelStep
 from workbench.record.order_lint import OrderLint
 from workbench.record.policy import Policy
+from workbench.record.quiet import QuietSteps
 from workbench.record.ranks.place import find_place
 from workbench.record.ranks.together import join
 from workbench.record.record import grad_norm
@@ -44,6 +45,7 @@ from workbench.step.early import may_update_early
 from workbench.step.locate import step_reference
 from workbench.step.runner import Outcome, StepRunner
 from workbench.step.stages import Unit
+from workbench.step.state import Prepared
 from workbench.step.values import scalar, text_of
 
 if TYPE_CHECKING:
@@ -140,9 +142,11 @@ class Recorder:
         self._epochs: list[Any] = []
         self.generators: dict[str, torch.Generator] = {}
         self.loaders = Loaders()
+        self.prepared = Prepared()
         self.guard("clean-up", lambda: remove_leftovers(self.directory))
         self.may_update_early = may_update_early(step, model)
         self.reference = self._find_reference()
+        self.quiet = QuietSteps(self)
 
     def jumped(self, runner: StepRunner) -> bool:
         """Whether this step, not updated yet, will make an alert by its loss or gradient norm."""
@@ -179,15 +183,34 @@ class Recorder:
                 "'with recorder.step(batch) as s:'."
             )
         batches = as_batches(batch, micro_batches)
+        if micro_batches is None and capture is None:
+            result = self.quiet.step(batch, sample_ids)
+            if result is not None:
+                return result
         session = self.begin(batches, sample_ids, capture)
         runner = RecordingRunner(self, session)
         runner.begin(batches, self.step_index)
         self.check_input(session, runner, batches)
-        while (unit := runner.next_unit) is not None:
-            if unit.stage == "update":
-                last = unit.phase == runner.step_phases[-1]
-                session.before_update(runner.will_skip, last, self.jumped(runner))
-            self.after_unit(session, runner, runner.advance())
+        return self.go_on(session, runner)
+
+    def go_on(
+        self, session: Session, runner: RecordingRunner, outcome: Outcome | None = None
+    ) -> StepResult:
+        """Run a step that was begun to its end.
+
+        Args:
+            session: The recorded step.
+            runner: Its runner.
+            outcome: What the unit did that ran last, where nobody has acted on it yet.
+
+        Raises:
+            NonFiniteError: A sink tripped and the policy says ``raise``.
+            Exception: The user's own exception, the same object, with a note.
+        """
+        if outcome is not None:
+            self.after_unit(session, runner, outcome)
+        while (outcome := runner.run_on()) is not None:
+            self.after_unit(session, runner, outcome)
         return self.finish(session, runner)
 
     def step(
@@ -222,6 +245,7 @@ class Recorder:
         Raises:
             RankError: Another rank has raised, or was lost.
         """
+        self.quiet.group.write()
         if self.ranks is not None:
             self.ranks.begin(self.step_index)
         self.running = Session(self, batches, sample_ids, capture, low_level)
@@ -247,6 +271,7 @@ class Recorder:
     def close(self) -> None:
         """Close the ledger, and wait until evidence is written and checkpoints are scanned."""
         self.background.wait()
+        self.quiet.group.write()
         self.ledger.close()
         if self.checkpoints is not None:
             self.guard("checkpoint states", self.checkpoints.close)

@@ -63,6 +63,15 @@ def ask(directory: str | Path, why: str, run_id: str | None = None) -> Path:
     return target
 
 
+def waits(path: str) -> bool:
+    """Whether there is a request file; cheaper than ``take``, which takes it.
+
+    Args:
+        path: ``REQUEST_FILE`` in the run's directory.
+    """
+    return os.access(path, os.F_OK)
+
+
 def take(directory: Path, run_id: str) -> str | None:
     """Take a request, if there is one for this run; the reason, or None.
 

@@ -7,20 +7,21 @@ found. Whatever such a shortcut cannot prove finite is looked at in full, as in 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from workbench.numerics.counts import all_finite
+from workbench.record.trip import alone
 from workbench.record.update_size import Sample
 from workbench.step import gates
 from workbench.step.early import overrides
 from workbench.step.names import named_parameters
 from workbench.step.protocol import TrainingStep
 from workbench.step.runner import Outcome, StepRunner
-from workbench.step.stages import Unit
+from workbench.step.stages import Stage, Unit
 
 if TYPE_CHECKING:
     from workbench.record.recorder import Recorder
@@ -33,6 +34,11 @@ _UNGATED = frozenset({"input", "forward", "update", "logging"})
 @lru_cache(maxsize=256)
 def _clean(unit: Unit) -> Outcome:
     return Outcome(unit)
+
+
+def clips_by_default(step: Any) -> bool:
+    """Whether a step clips as ``TrainingStep.clip`` does, whose norm then proves what it read."""
+    return getattr(step, "max_grad_norm", None) is not None and not overrides(step, "clip")
 
 
 class RecordingRunner(StepRunner):
@@ -58,9 +64,7 @@ class RecordingRunner(StepRunner):
         self._largest: list[Tensor | None] = []
         self.update_ratio: Tensor | None = None
         self._summed: tuple[int, Tensor | None] = (0, None)
-        self._clips_by_default = getattr(step, "max_grad_norm", None) is not None and not overrides(
-            step, "clip"
-        )
+        self._clips_by_default = clips_by_default(step)
 
     @property
     def loss_value(self) -> Tensor | None:
@@ -70,6 +74,72 @@ class RecordingRunner(StepRunner):
             total = StepRunner.loss_value.fget(self)  # type: ignore[attr-defined]
             self._summed = (len(self.values.losses), total)
         return total
+
+    def run_on(self) -> Outcome | None:
+        """Run units until one needs the recorder's attention; None at the end of the step.
+
+        With other ranks every unit does. Alone only what was not clean does: of the rest is noted
+        here what ``Recorder.after_unit`` would note.
+        """
+        session, recorder = self._session, self._recorder
+        alone_now = recorder.agree is alone
+        while self.position < len(self.plan):
+            unit = self.plan[self.position]
+            stage = unit.stage
+            if stage == "update":
+                last = unit.phase == self.step_phases[-1]
+                session.before_update(self.will_skip, last, recorder.jumped(self))
+            if not alone_now:
+                return self.advance()
+            outcome = self._run_one(unit)
+            if outcome.status != "clean":
+                return outcome
+            at_gate = self.at_gradient_gate
+            if at_gate or stage == "forward":
+                recorder.guard("record", partial(session.after_unit, outcome, self, at_gate))
+            else:
+                session.outcomes.append(outcome)
+        return None
+
+    def stand_behind(self, stage: Stage) -> Unit:
+        """Stand behind a stage of a step that another runner began; its unit.
+
+        What ran before it was clean, and is noted as ``run_on`` would have noted it.
+        """
+        session, scaled = self._session, gates.scaler_enabled(self.scaler)
+        for unit in self.plan:
+            self.position += 1
+            if unit.stage == stage:
+                return unit
+            outcome = _clean(unit)
+            if self.at_gradient_gate:
+                outcome = Outcome(self._gradient_unit(unit, scaled))
+                session.gradient_unit = outcome.unit
+            session.outcomes.append(outcome)
+        raise AssertionError(stage)
+
+    def gate(self, unit: Unit, in_full: bool) -> Outcome:
+        """The gate of a unit that ran.
+
+        Args:
+            unit: The unit.
+            in_full: Something non-finite was seen already: look at everything, as in a replay.
+        """
+        if not in_full:
+            return self._gate(unit)
+        self._masks_before = self._masks_now()
+        outcome = self._recorder.guard("gate", lambda: StepRunner._gate(self, unit))
+        return Outcome(unit) if outcome is None else outcome
+
+    def _run_one(self, unit: Unit) -> Outcome:
+        """Do what ``advance`` does, without a context for the gate."""
+        self.position += 1
+        self._before(unit)
+        try:
+            self._run(unit)
+        except Exception as error:  # noqa: BLE001 - handed to the caller, who re-raises it unchanged
+            return Outcome(unit, "bad", (), error)
+        return self._gate(unit)
 
     def _before(self, unit: Unit) -> None:
         if unit.stage != "input":
@@ -83,17 +153,24 @@ class RecordingRunner(StepRunner):
     def _gate(self, unit: Unit) -> Outcome:
         if unit.stage in _UNGATED or (unit.stage == "backward" and len(self._batches) == 1):
             return _clean(unit)
-        outcome = self._recorder.guard("gate", lambda: self._cheap_gate(unit))
+        outcome = self._recorder.guard("gate", partial(self._cheap_gate, unit))
         return Outcome(unit) if outcome is None else outcome
 
     def _cheap_gate(self, unit: Unit) -> Outcome:
         if unit.stage == "backward" and len(self._batches) > 1:
             self.note_micro_step()
+        if unit.stage == "loss" and self._loss_is_finite():
+            return _clean(unit)
         if self._is_gradient_gate(unit) and self._gradients_proved_finite():
             return Outcome(self._gradient_unit(unit, unit.stage == "unscale"))
         if unit.stage == "after_update" and self._update_looks_finite():
             return Outcome(unit)
         return StepRunner._gate(self, unit)
+
+    def _loss_is_finite(self) -> bool:
+        loss = self.values.losses[-1]
+        plain = type(loss) is Tensor and loss.dim() == 0 and loss.is_floating_point()
+        return plain and not self.values.components[-1] and math.isfinite(loss.item())
 
     def will_skip_too(self) -> None:
         """Another rank's scaler skips, and this one was told to."""
@@ -192,7 +269,7 @@ class RecordingRunner(StepRunner):
         tensors += gates.optimizer_state_values(self.optimizers)
         tensors += gates.buffers_of(self.model)
         # the snapshot was dropped before the update, so no copy-on-write sharing is ended here
-        return all_finite(tensors, in_place=True) and not gates.check_scale(self.scaler)
+        return self._recorder.scan.all_finite(tensors) and not gates.check_scale(self.scaler)
 
     def _look_at_second_moments(self) -> None:
         for name, least in gates.negative_second_moments(self.model, self.optimizers):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from workbench.numerics.finite_test import FiniteTest
 from workbench.record.settings import learning_rates
 from workbench.step.gates import optimizer_state_tensors
 from workbench.step.names import named_parameters
@@ -40,6 +41,7 @@ class UpdateScan:
     Attributes:
         hinted: Whether the last update looked at hinted at trouble: its gradient norm or loss
             jumped, or a learning rate was non-finite.
+        all_finite: Looks at the same tensors of a small model after every update.
     """
 
     def __init__(self, model: nn.Module, every: int) -> None:
@@ -50,6 +52,7 @@ class UpdateScan:
         self._last_norm: float | None = None
         self._last_loss: float | None = None
         self.hinted = False
+        self.all_finite = FiniteTest()
 
     def in_full(
         self,
@@ -71,6 +74,27 @@ class UpdateScan:
             self._small = _is_small(self._model)
         due = self._every > 0 and step % self._every == 0
         return bool(self._small) or hint or due
+
+    @property
+    def is_small(self) -> bool | None:
+        """Whether everything is read after every update; None while that is not known."""
+        return self._small
+
+    def note_calm(self, norm: float | None, loss: float, rates: Sequence[float | None]) -> bool:
+        """Take in a step, unless it hints at trouble; whether it does not.
+
+        Args:
+            norm: Its gradient norm.
+            loss: Its loss.
+            rates: Its learning rates.
+        """
+        size = abs(loss)
+        if _jumped(self._last_norm, norm) or _jumped(self._last_loss, size):
+            return False
+        if not all(rate is None or math.isfinite(rate) for rate in rates):
+            return False
+        self._last_norm, self._last_loss, self.hinted = norm, size, False
+        return True
 
     def _hint(
         self, values: StepValues, loss: Tensor | None, optimizers: Sequence[Optimizer]

@@ -35,6 +35,7 @@ class Session:
         sample_ids: Identifiers of the samples, as the user gives them.
         capture: Reason to make a bundle of this step in any case.
         low_level: Whether the user's own loop runs the step.
+        kept: What was kept already of a step that begins as most do; None to keep it now.
     """
 
     def __init__(
@@ -44,10 +45,11 @@ class Session:
         sample_ids: Any = None,
         capture: str | None = None,
         low_level: bool = False,
+        kept: StepSnapshot | None = None,
     ) -> None:
         self.recorder = recorder
         self.step_index = recorder.step_index
-        self.capture = capture or recorder.requested()
+        self.capture = capture or (recorder.requested() if kept is None else None)
         self.sample_ids = sample_ids
         self.low_level = low_level
         self.started = time.time()
@@ -62,7 +64,7 @@ class Session:
         self.batch_fingerprint: str | None = None
         self.batch_summary: dict[str, Any] | None = None
         self.snapshot: StepSnapshot | None = None
-        self.deep = recorder.takes_deep_scan(self.step_index)
+        self.deep = kept is None and recorder.takes_deep_scan(self.step_index)
         self.keep_through_update = self.capture is not None or recorder.ring.wants_state(
             recorder.step_index
         )
@@ -94,7 +96,15 @@ class Session:
         self.gradients: dict[str, Kept] = {}
         self.gradient_unit: Unit | None = None
         self.bad_micro_step: int | None = None
+        self._start(micro_batches, kept)
+
+    def _start(self, micro_batches: Sequence[Any], kept: StepSnapshot | None) -> None:
+        recorder = self.recorder
         recorder.guard("order lint", recorder.order.begin)
+        if kept is not None:
+            recorder.guard("look at the batch", lambda: self.look_at_batches(kept.micro_batches))
+            self.snapshot = kept
+            return
         recorder.guard("snapshot", lambda: self._begin(micro_batches))
         if recorder.ring.every > 0 and not self.keep_through_update:
             self.sums = recorder.guard("fingerprint", lambda: recorder.ring.sums(recorder.model))
@@ -117,6 +127,7 @@ class Session:
             step=recorder.step_object,
             low_level=self.low_level,
             loaders=recorder.loaders.seeds(),
+            prepared=recorder.prepared,
         )
 
     def look_at_batches(self, micro_batches: Sequence[Any]) -> None:

@@ -58,6 +58,11 @@ class TripPlaces:
         self._steps: deque[tuple[bool, str | None, str | None]] = deque(maxlen=window)
         self._quiet = window
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing tripped within the window."""
+        return self._quiet >= (self._steps.maxlen or 1)
+
     def add(self, tripped: bool, module: str | None, shard: str | None) -> tuple[int, str]:
         """Take in one step.
 

@@ -38,10 +38,12 @@ def scan(where: str, tree: Any, deep: bool) -> list[dict[str, Any]]:
 def scan_fields(where: str, fields: Named, deep: bool) -> list[dict[str, Any]]:
     """List the non-finite ones among fields, as ``scan`` does."""
     named = [
-        (name, t.detach())
+        (name, t.detach() if t.requires_grad else t)
         for name, t in fields
         if (t.is_floating_point() or t.is_complex()) and (deep or t.numel() <= ALWAYS)
     ]
+    if not named:
+        return []
     if all_finite(t for _, t in named):
         return []
     found = []
@@ -87,7 +89,7 @@ def summarize_fields(micro_batches: Sequence[Any], named: Named) -> dict[str, An
         scalars |= {
             str(name): value
             for name, value in list(micro_batches[0].items())[:MOST_FIELDS]
-            if isinstance(value, int | float)
+            if isinstance(value, (int, float))
         }
     return {"micro_batches": len(micro_batches), "fields": fields, "scalars": scalars}
 
@@ -103,13 +105,18 @@ def fingerprint(micro_batches: Sequence[Any]) -> str:
 
 def fingerprint_fields(batches: Sequence[Named]) -> str:
     """Digest the fields of batches, as ``fingerprint`` does."""
-    total = hashlib.sha256()
+    parts: list[bytes] = []
     for named in batches:
         for name, t in named:
-            total.update(f"{name}|{_shape(t.dtype, t.shape)}|".encode())
+            parts.append(_title(name, t.dtype, t.shape))
             if t.is_cpu and t.layout is torch.strided and t.numel():
-                total.update(_sample(t.detach()))
-    return f"sampled:{total.hexdigest()[:32]}"
+                parts.append(_sample(t.detach() if t.requires_grad else t))
+    return f"sampled:{hashlib.sha256(b''.join(parts)).hexdigest()[:32]}"
+
+
+@lru_cache(maxsize=4096)
+def _title(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
+    return f"{name}|{_shape(dtype, shape)}|".encode()
 
 
 @lru_cache(maxsize=4096)

@@ -72,12 +72,26 @@ class Violation:
 
 def batch_fields(batch: Any) -> list[tuple[str, Tensor]]:
     """List the tensors and arrays of a batch by path (``x``, ``targets.boxes``, ``0``)."""
+    if type(batch) is dict and is_plain_batch(batch):
+        return list(batch.items())
     found: list[tuple[str, Tensor]] = []
     for name, value in _walk(batch, "", 0):
         found.append((name or "batch", value))
         if len(found) >= MOST_FIELDS:
             break
     return found
+
+
+def is_plain_batch(batch: Any) -> bool:
+    """Whether a batch is what most are: tensors by name, or one tensor; no leaf of autograd."""
+    if type(batch) is not dict:
+        return type(batch) is Tensor and not (batch.is_nested or batch.requires_grad)
+    for name, value in batch.items():
+        if type(value) is not Tensor or type(name) is not str or not name:
+            return False
+        if value.is_nested or value.requires_grad:
+            return False
+    return len(batch) <= MOST_FIELDS
 
 
 def _walk(tree: Any, path: str, depth: int) -> Iterator[tuple[str, Tensor]]:

@@ -145,14 +145,39 @@ def gradient_gate(
         The bad gradients, and the 2-norm over all gradients; None when it is not a finite number
         or some gradient is of a kind (sparse, distributed) whose norm is not taken here.
     """
-    found = [parameter.grad for _, parameter in named_parameters(model)]
-    norm = _total_norm([grad for grad in found if grad is not None])
+    found = [
+        grad for _, parameter in named_parameters(model) if (grad := parameter.grad) is not None
+    ]
+    norm = gradient_norm(found)
     if norm is not None and math.isfinite(norm):
         return (), norm
     return check_gradients(model, optimizers), None
 
 
-def _total_norm(gradients: Sequence[Tensor]) -> float | None:
+def gradient_norm(gradients: list[Tensor]) -> float | None:
+    """The 2-norm over gradients.
+
+    Args:
+        gradients: All of them.
+
+    Returns:
+        The norm; a finite one proves that every element is finite. None when it is not finite, or
+        where some gradient is of a kind whose norm is not taken here.
+    """
+    if {g.dtype for g in gradients} <= _WIDE and set(map(type, gradients)) == _TENSOR:
+        try:
+            with torch.no_grad():
+                norms = torch.stack(torch._foreach_norm(gradients))
+        except (RuntimeError, NotImplementedError):  # several devices or layouts
+            pass
+        else:
+            total = math.hypot(*norms.tolist())
+            return total if math.isfinite(total) else None
+    return _norm_of_groups(gradients)
+
+
+def _norm_of_groups(gradients: Sequence[Tensor]) -> float | None:
+    """The norm of gradients of several dtypes, devices or layouts; None where it is not taken."""
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for grad in gradients:
         if type(grad) is not torch.Tensor or grad.layout is not torch.strided:
@@ -215,6 +240,8 @@ _SECOND_MOMENTS = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "acc_
 _ORDERED = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 """Dtypes in which a number can be compared with 0: neither complex ones nor 8 bit ones."""
 
+_WIDE = frozenset({torch.float32, torch.float64})
+_TENSOR = frozenset({torch.Tensor})
 _NARROW = frozenset({torch.float16, torch.bfloat16})
 
 

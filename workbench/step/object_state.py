@@ -7,13 +7,18 @@ So what is kept is the object's own simple attributes, and its ``state_dict`` wh
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import eq, is_
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-from workbench.step.snapshots import copy_tree, plain, snapshot_tree
+from workbench.step.snapshots import SCALARS, copy_tree, plain, snapshot_tree
+
+_SCALARS = frozenset(SCALARS)
 
 
 @dataclass
@@ -56,6 +61,46 @@ def simple_attributes(value: object, skip: Iterable[str] = ()) -> tuple[dict[str
         elif not callable(item):
             left.append(name)
     return kept, left
+
+
+class KnownAttributes:
+    """The simple attributes of one object, split again only once one of them changed.
+
+    Args:
+        skip: Attributes that are left out.
+    """
+
+    def __init__(self, skip: Iterable[str] = ()) -> None:
+        self._skip = tuple(skip)
+        self._own: dict[str, Any] = {}
+        self._settled = False
+        self._kept: dict[str, Any] = {}
+
+    def of(self, value: object) -> dict[str, Any]:
+        """What ``simple_attributes`` keeps; the dictionary may be given out several times."""
+        own = getattr(value, "__dict__", None)
+        if own is None:
+            return simple_attributes(value, self._skip)[0]
+        own = {**own}
+        for name in self._skip:
+            own.pop(name, None)
+        if not (
+            self._settled
+            and len(own) == len(self._own)
+            and all(map(is_, own.values(), self._own.values()))
+            and all(map(eq, own, self._own))
+        ):
+            self._own = own
+            self._settled = not any(map(_may_change, own.values()))
+            self._kept = simple_attributes(value, self._skip)[0]
+        return self._kept
+
+
+def _may_change(value: Any) -> bool:
+    """Whether what is kept of a value may change while it stays the same object."""
+    if type(value) is tuple:
+        return not _SCALARS.issuperset(map(type, value))
+    return isinstance(value, (Tensor, np.ndarray, list, tuple, dict, deque))
 
 
 def capture_object(value: Any, use_state_dict: bool = True) -> ObjectState:

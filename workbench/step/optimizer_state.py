@@ -68,14 +68,15 @@ def parameter_names(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[i
 
 def hyperparameters(optimizer: Optimizer) -> list[dict[str, Any]]:
     """Copy the hyperparameters of every group as they are now (a tensor rate as a snapshot)."""
-    return [
-        {
-            key: snapshot_tree(value) if isinstance(value, Tensor | list | dict) else value
-            for key, value in group.items()
-            if key != "params"
-        }
-        for group in optimizer.param_groups
-    ]
+    found = []
+    for group in optimizer.param_groups:
+        values = {**group}
+        values.pop("params", None)
+        for key, value in values.items():
+            if isinstance(value, (Tensor, list, dict)):
+                values[key] = snapshot_tree(value)
+        found.append(values)
+    return found
 
 
 def capture_optimizer(

@@ -21,6 +21,7 @@ from torch import Tensor
 
 _WORDS = 624
 _BYTES = 4 * _WORDS + 4
+_RAW = ctypes.c_char * _BYTES
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class RngState:
         total.update(_digest_once("python", self.python))
         total.update(_digest_once("numpy", self.numpy))
         for tensor in (self.cpu, *self.cuda.values(), *self.generators.values()):
-            total.update(tensor.numpy().tobytes())
+            total.update(tensor.numpy().data)
         return total.hexdigest()
 
     def same(self, other: RngState) -> bool:
@@ -65,6 +66,8 @@ class _Source:
         self._state: Any = None
         self._digest: tuple[int, bytes] | None = None
         self._trusted: bool | None = None
+        self._of: object = None  # whose memory is read
+        self._memory: Any = None
 
     def read(self) -> Any:
         raw = self._peek() if self._trusted is not False else None
@@ -93,9 +96,11 @@ class _Source:
 class _Python(_Source):
     def _peek(self) -> bytes | None:
         instance = getattr(random, "_inst", None)
-        if sys.implementation.name != "cpython" or type(instance) is not random.Random:
-            return None
-        return ctypes.string_at(id(instance) + object.__basicsize__, _BYTES)
+        if instance is not self._of:
+            self._of, self._memory = instance, None
+            if sys.implementation.name == "cpython" and type(instance) is random.Random:
+                self._memory = _RAW.from_address(id(instance) + object.__basicsize__)
+        return None if self._memory is None else self._memory.raw
 
     def _full(self) -> tuple[Any, ...]:
         return random.getstate()
@@ -113,9 +118,11 @@ class _Python(_Source):
 class _Numpy(_Source):
     def _peek(self) -> bytes | None:
         generator: Any = np.random.mtrand._rand._bit_generator
-        if type(generator).__name__ != "MT19937":
-            return None
-        return ctypes.string_at(generator.ctypes.state_address, _BYTES)
+        if generator is not self._of:
+            self._of, self._memory = generator, None
+            if type(generator).__name__ == "MT19937":
+                self._memory = _RAW.from_address(generator.ctypes.state_address)
+        return None if self._memory is None else self._memory.raw
 
     def _full(self) -> dict[str, Any]:
         state: dict[str, Any] = np.random.get_state(legacy=False)
@@ -143,7 +150,7 @@ def capture_rng(generators: dict[str, torch.Generator] | None = None) -> RngStat
     return RngState(
         python=_PYTHON.read(),
         numpy=_NUMPY.read(),
-        cpu=torch.get_rng_state(),
+        cpu=torch.default_generator.get_state(),
         cuda=_cuda_states(),
         generators={name: g.get_state() for name, g in (generators or {}).items()},
     )
@@ -156,7 +163,8 @@ def generators_of(step: Any) -> dict[str, torch.Generator]:
 
 
 def _cuda_states() -> dict[int, Tensor]:
-    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    # the one that costs nothing first
+    if not torch.cuda.is_initialized() or not torch.cuda.is_available():
         return {}
     return {index: g.get_state() for index, g in enumerate(torch.cuda.default_generators)}
 

@@ -214,16 +214,7 @@ class StepRunner:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The autocast region of the step, or an empty context."""
-        wanted = getattr(self.step, "autocast", None)
-        if wanted is None:
-            return nullcontext()
-        device = wanted.device_type or _device_type(self.model)
-        return torch.autocast(
-            device,
-            dtype=wanted.torch_dtype,
-            enabled=wanted.enabled,
-            cache_enabled=wanted.cache_enabled,
-        )
+        return autocast_of(self.step, self.model)
 
     # -- the stages ---------------------------------------------------------------------------
 
@@ -258,7 +249,7 @@ class StepRunner:
             result = self.step.loss(
                 self.values.outputs[-1], self._batches[unit.micro_step], **self._phase(unit)
             )
-        total, components = _total(result)
+        total, components = split_loss(result)
         divisor = self._divisor()
         self.values.components.append(components)
         self.values.losses.append(total if divisor == 1.0 else total / divisor)
@@ -361,7 +352,7 @@ def _outcome(unit: Unit, bad: tuple[BadTensor, ...]) -> Outcome:
     return Outcome(unit, "bad", bad) if bad else Outcome(unit)
 
 
-def _total(result: Tensor | Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+def split_loss(result: Tensor | Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
     """Split a loss into its total and its named components."""
     if isinstance(result, torch.Tensor):
         return result, {}
@@ -376,6 +367,20 @@ def _total(result: Tensor | Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Ten
     for value in values[1:]:
         total = total + value
     return total, components
+
+
+def autocast_of(step: Any, model: nn.Module) -> AbstractContextManager[Any]:
+    """The autocast region of a step, or an empty context."""
+    wanted = getattr(step, "autocast", None)
+    if wanted is None:
+        return nullcontext()
+    device = wanted.device_type or _device_type(model)
+    return torch.autocast(
+        device,
+        dtype=wanted.torch_dtype,
+        enabled=wanted.enabled,
+        cache_enabled=wanted.cache_enabled,
+    )
 
 
 def _device_type(model: nn.Module) -> str:

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from workbench.step.model_restore import materialize, model_differences, restore_model
-from workbench.step.model_state import ModelSnapshot, ModelState
+from workbench.step.model_snapshot import ModelSnapshot, PreparedModel
+from workbench.step.model_state import ModelState
 from workbench.step.object_state import (
+    KnownAttributes,
     ObjectState,
     capture_object,
     restore_object,
-    simple_attributes,
     type_name,
 )
 from workbench.step.optimizer_state import (
@@ -77,6 +78,14 @@ class StepState:
     low_level: bool = False
 
 
+class Prepared:
+    """What the snapshots of a run's steps know from one another; it makes the next one cheap."""
+
+    def __init__(self) -> None:
+        self.model = PreparedModel()
+        self.step = KnownAttributes(skip=("step_index",))
+
+
 class StepSnapshot:
     """A snapshot of a step that costs little until it is needed.
 
@@ -93,6 +102,7 @@ class StepSnapshot:
         step: The user's training step object, whose simple attributes are kept.
         low_level: Whether the user's own loop runs the step.
         loaders: Seeds of data loader workers, by loader.
+        prepared: What the snapshot of the step before has seen.
     """
 
     def __init__(
@@ -108,18 +118,22 @@ class StepSnapshot:
         step: Any = None,
         low_level: bool = False,
         loaders: dict[str, dict[str, Any]] | None = None,
+        prepared: Prepared | None = None,
     ) -> None:
+        prepared = Prepared() if prepared is None else prepared
         self.low_level = low_level
         self._model_object = model
         self._optimizer_objects = list(optimizers)
-        self._generators = {**generators_of(step), **(generators or {})}
+        self._generators = generators_of(step)
+        if generators:
+            self._generators |= generators
         self.step_index = step_index
         self.rng = capture_rng(self._generators)
         if loaders:
             self.rng = replace(self.rng, loaders=loaders)
         self.unit_rng: dict[UnitKey, RngState] = {}
         self.micro_batches = [snapshot_tree(batch) for batch in micro_batches]
-        self.model: ModelSnapshot | None = ModelSnapshot(model)
+        self.model: ModelSnapshot | None = ModelSnapshot(model, prepared.model)
         self.buffers: ModelSnapshot | None = None
         self._groups = [hyperparameters(optimizer) for optimizer in optimizers]
         self._optimizers: list[OptimizerState] | None = None
@@ -128,8 +142,49 @@ class StepSnapshot:
         self.scaler = None if scaler is None else capture_object(scaler)
         self.step_attributes: dict[str, Any] = {}
         if step is not None:
-            self.step_attributes, _ = simple_attributes(step, skip=("step_index",))
+            self.step_attributes = prepared.step.of(step)
         self.schedulers = [capture_object(scheduler) for scheduler in schedulers]
+
+    @classmethod
+    def of(
+        cls,
+        model: tuple[nn.Module, ModelSnapshot | None],
+        optimizers: Sequence[Optimizer],
+        groups: list[list[dict[str, Any]]],
+        micro_batches: list[Any],
+        step_index: int,
+        rng: RngState,
+        generators: dict[str, torch.Generator],
+        step_attributes: dict[str, Any],
+    ) -> StepSnapshot:
+        """The snapshot of a step without scaler and schedulers whose parts were kept already.
+
+        Args:
+            model: The model and its snapshot.
+            optimizers: The optimizers.
+            groups: Their hyperparameters.
+            micro_batches: Snapshots of the batches.
+            step_index: Number of the step.
+            rng: Random state from before the step.
+            generators: The generators whose state is in it.
+            step_attributes: Simple attributes of the training step object.
+        """
+        self = object.__new__(cls)
+        self.low_level = False
+        self._model_object, self.model = model
+        self._optimizer_objects = list(optimizers)
+        self._groups = groups
+        self.micro_batches = micro_batches
+        self.step_index = step_index
+        self.rng = rng
+        self.unit_rng = {}
+        self._generators = generators
+        self.step_attributes = step_attributes
+        self.buffers = None
+        self._optimizers = None
+        self.scaler = None
+        self.schedulers = []
+        return self
 
     def add_micro_batch(self, batch: Any) -> None:
         """Keep one more micro-batch (a low-level loop names them one by one)."""

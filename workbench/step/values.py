@@ -24,7 +24,8 @@ def scalar(value: Any) -> float | None:
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex() or value.is_meta:
             return None
-        value = value.detach()
+        if value.requires_grad:
+            value = value.detach()
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):

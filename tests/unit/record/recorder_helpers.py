@@ -5,6 +5,7 @@ import json
 import recorded_steps as steps
 
 from workbench import Recorder
+from workbench.record.group import write_all
 
 
 def make(kind, directory, policy=None, **kwargs):
@@ -14,4 +15,5 @@ def make(kind, directory, policy=None, **kwargs):
 
 
 def ledger(directory):
+    write_all()
     return [json.loads(line) for line in (directory / "r.ledger.jsonl").read_text().splitlines()]

@@ -16,6 +16,7 @@ from workbench.record.drill import faults as faults_package
 from workbench.record.drill.clean import NO_FAULT, beyond, failure, require_clean
 from workbench.record.drill.fault import Fault, Put
 from workbench.record.drill.ranks import run_ranks
+from workbench.record.group import write_all
 from workbench.record.policy import Policy
 from workbench.record.recorder import Recorder
 from workbench.step.locate import step_reference
@@ -183,6 +184,7 @@ def _train(put: Put, fault: Fault, batches: Batches, steps: int) -> BaseExceptio
 
 def read_ledger(directory: Path, run_id: str) -> list[dict[str, Any]]:
     """The ledger of a run; nothing where none was written."""
+    write_all()
     path = directory / f"{run_id}.ledger.jsonl"
     return jsonio.load_lines(path.read_bytes()) if path.is_file() else []
 
