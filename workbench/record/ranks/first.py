@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from workbench.record.session import Session
     from workbench.record.trip import Trip
 
-WAIT_S: Final = 0.5
+WAIT_S: Final = 2.0
 """How long the other rank's files are waited for: in the first step they are just being made."""
 
 
