@@ -28,5 +28,6 @@ def test_killed_at_fifteen_moments_nothing_that_was_said_is_lost(tmp_path):
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["kills"] == 16
     assert seen["steps_told"] > 20
+    assert seen["acknowledged"] > 10
     assert seen["sealed_at_end"] >= 1
     assert seen["cuts"] > 30
