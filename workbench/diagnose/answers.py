@@ -206,7 +206,7 @@ def _digests(bundle: Bundle) -> str:
 
 def _prevent(data: Mapping[str, Any], *, replayed: bool) -> str:
     origins = _rows(data, "origins")
-    fixes = [clean(o["fix"], 240).rstrip(".") for o in origins if o.get("fix")]
+    fixes = [clean(o["fix"], 400).rstrip(".") for o in origins if o.get("fix")]
     advice = f"{fixes[0]}." if fixes else ""
     gone = _gone(data)
     if gone is not None:

@@ -153,7 +153,7 @@ def resume(facts: SummaryFacts) -> str:
     else:
         text = "Not known: no checkpoint was recorded."
     if facts.fix:
-        fix = clean(facts.fix, 200).rstrip(".")
+        fix = clean(facts.fix, 400).rstrip(".")
         text += f" Before that, try: {fix[:1].lower()}{fix[1:]}."
     return text
 
