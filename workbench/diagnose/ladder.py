@@ -23,6 +23,7 @@ from workbench.diagnose.ladder_runs import (
 )
 from workbench.errors import UsageError
 from workbench.evidence import Bundle, open_bundle
+from workbench.evidence.wording import joined
 from workbench.replay import Replay
 from workbench.replay.session import Session
 
@@ -72,6 +73,22 @@ class Ladder:
     compiler: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def conclusion(self) -> str:
+        """Which backend is the first to differ, or which of those that ran do not."""
+        if self.first is not None:
+            return f"First to differ from uncompiled code: {self.first}."
+        compiled = [one.backend for one in self.rungs if one.compiled]
+        if not compiled:
+            return "Nothing was compiled, so nothing was learnt about the compiler."
+        drawn = any(one["agrees"] for one in self.random.values())
+        left = [name for name in BACKENDS if name not in compiled]
+        return (
+            f"Not different from uncompiled code{' but in random numbers' if drawn else ''}: "
+            f"{joined(compiled, len(BACKENDS))}."
+            + (f" Not run: {joined(left, len(BACKENDS))}." if left else "")
+        )
+
     def to_data(self) -> dict[str, Any]:
         """As ``workbench.ladder/1``."""
         return {
@@ -84,6 +101,7 @@ class Ladder:
             "changed_trigger": self.trigger,
             "reproductions": [self._reproduction(rung) for rung in self.rungs],
             "first_different": self.first,
+            "conclusion": self.conclusion,
             "random_numbers": self.random,
             "first_module": self.module,
             "compiler_bisector": self.compiler,
@@ -249,10 +267,10 @@ def _note_two(result: Ladder, base: Rung) -> None:
         return
     backends = ", ".join(other)
     if fails:
-        text = f"The eager run fails and {backends} does not"
+        text = f"The uncompiled run fails and {backends} does not"
     else:
-        text = f"{backends} fails and the eager run does not"
+        text = f"{backends} fails and the uncompiled run does not"
     result.notes.append(
         f"{text}: these are two reproductions. A trace runs eagerly, so what it shows is about the "
-        "eager one."
+        "uncompiled one."
     )

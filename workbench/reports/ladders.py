@@ -8,7 +8,7 @@ from typing import Any
 
 from workbench.charts.rows import Rows
 from workbench.charts.words import number
-from workbench.evidence.wording import joined
+from workbench.evidence.wording import counted, joined
 from workbench.numerics import jsonio
 from workbench.reports import blocks
 from workbench.reports.blocks import Block, Section
@@ -87,7 +87,7 @@ def first_screen(report: LadderReport) -> Section:
     data = report.data
     ran = [rung for rung in report.rungs if not _did_not_run(rung)]
     fails = [rung for rung in ran if rung["fails"]]
-    said = f"{_outcome(len(fails), len(ran))}; {_difference(data['first_different'], len(ran) - 1)}"
+    said = f"{_outcome(len(fails), len(ran))} {data['conclusion']}"
     tone = "bad" if fails else "alert" if data["first_different"] else ""
     facts = [
         ("Fails under", _listed(fails) or "None of the runs.", "runs"),
@@ -108,18 +108,8 @@ def first_screen(report: LadderReport) -> Section:
 
 def _outcome(fails: int, ran: int) -> str:
     if not fails:
-        return f"The step is finite in all {number(ran)} runs"
-    if fails == ran:
-        return f"The step fails in all {number(ran)} runs"
-    return f"The step fails in {number(fails)} of {number(ran)} runs"
-
-
-def _difference(first: str | None, compiled: int) -> str:
-    if first:
-        return f"{first} is the first backend that differs from uncompiled code."
-    if compiled > 0:
-        return "no compile backend differs from uncompiled code."
-    return "no compile backend ran, so nothing could be compared."
+        return f"The step is finite in {number(ran)} of {counted(ran, 'run')}."
+    return f"The step fails in {number(fails)} of {counted(ran, 'run')}."
 
 
 def _listed(rungs: Sequence[Mapping[str, Any]]) -> str:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from workbench.errors import BundleError
+from workbench.evidence.scrub import scrub_tree
 from workbench.reports.claims import CHANGED, SAME, UNCHECKED, Claim, compare_findings
 
 if TYPE_CHECKING:
@@ -36,7 +37,10 @@ def saved_findings(bundle: Bundle) -> Mapping[str, Any] | None:
         found = Findings.load(bundle)
     except BundleError:
         return None
-    return found.data if found is not None and found.replayed else None
+    if found is None or not found.replayed:
+        return None
+    data: Mapping[str, Any] = scrub_tree(found.data)  # as a page tells them: without folders
+    return data
 
 
 def against_saved(

@@ -221,8 +221,7 @@ def ladder(found: Result) -> str:
             fails = f"did not run: {run.get('error')}"
         parts = f"{part.get('name')} ({part.get('how')})" if part else "–"
         rows.append((esc(backend), esc(fails), esc(parts)))
-    first = data.get("first_different")
-    said = f"First to differ: {first}." if first else "No backend differs from uncompiled code."
+    said = str(data.get("conclusion") or "")
     notes = [str(one) for one in data.get("notes") or ()]
     body = table(("Backend", "Result", "First place it parts from uncompiled code"), rows)
     return f'<p class="wb-dim">{esc(found.source)}</p><p>{esc(" ".join([said, *notes]))}</p>{body}'

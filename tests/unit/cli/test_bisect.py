@@ -64,7 +64,7 @@ def test_ladder_lists_every_reproduction(cli, here):
     assert data["first_different"] is None
     text = cli(*words).out
     assert "uncompiled" in text
-    assert "No backend differs from eager code." in text
+    assert "Not different from uncompiled code: eager" in text
 
 
 def test_ladder_refuses_other_backends(cli, here):

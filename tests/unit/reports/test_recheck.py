@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sys
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -134,6 +135,21 @@ def test_without_code_a_forged_origin_differs_from_saved_findings(html, again, c
     claims = list(against_saved(compared_alone(forged, bundle), forged.findings, None))
     unseen = {claim.name: claim for claim in claims if claim.name.startswith("Text of section top")}
     assert unseen and all(c.status != "same" and "--step" in c.why for c in unseen.values())
+
+
+def test_saved_findings_are_compared_as_a_page_tells_them_without_folders(html, copied, tmp_path):
+    """Findings beside a bundle name folders, a page never does; that is no difference."""
+    bundle = open_bundle(copied)
+    bundle.findings_dir.mkdir(exist_ok=True)
+    saved = deepcopy(read_page(html).findings)
+    bare = saved["answers"][0]["command"].partition(" --step ")[0]
+    where = saved["answers"][0]["command"] = f"{bare} --step '/srv/my code/train.py:A'"
+    (bundle.findings_dir / "findings.json").write_text(jsonio.dumps(saved), encoding="utf-8")
+    told = jsonio.dumps(read_page(html).findings["answers"][0]["command"])
+    page = html.replace(told, jsonio.dumps(where.replace("/srv/my code/", "")))
+    (tmp_path / "page.html").write_text(page, encoding="utf-8")
+    done = recheck(tmp_path / "page.html", bundle)
+    assert [claim.name for claim in done.changed if claim.name == "Answers"] == []
 
 
 def compared_alone(page, bundle):

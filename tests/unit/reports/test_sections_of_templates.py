@@ -154,6 +154,7 @@ def ladder(fails, first=None, **changes):
         "changed_trigger": [],
         "reproductions": rungs,
         "first_different": first,
+        "conclusion": f"The backend {first}.",
         "first_module": None,
         "compiler_bisector": None,
         "notes": [],
@@ -165,10 +166,10 @@ def ladder(fails, first=None, **changes):
 @pytest.mark.parametrize(
     ("fails", "first", "said"),
     [
-        ((True, True, True), None, "fails in all 3 runs; no compile backend differs"),
-        ((True, True, False), "inductor", "fails in 2 of 3 runs; inductor is the first backend"),
-        ((False, False), None, "is finite in all 2 runs; no compile backend differs"),
-        ((True,), None, "fails in all 1 runs; no compile backend ran"),
+        ((True, True, True), None, "fails in 3 of 3 runs. The backend None."),
+        ((True, True, False), "inductor", "fails in 2 of 3 runs. The backend inductor."),
+        ((False, False), None, "is finite in 2 of 2 runs. The backend None."),
+        ((True,), None, "fails in 1 of 1 run. The backend None."),
     ],
 )
 def test_ladder_says_both_whether_it_fails_and_whether_it_differs(fails, first, said):
@@ -201,7 +202,7 @@ def trajectory(**changes):
         "departure": None,
         "outlier": None,
         "steps": steps,
-        "sentences": ["All 2 steps from 3 on replay as recorded."],
+        "sentences": ["From step 3 on, all as recorded: 2 steps.", "No envelope: it takes 4."],
         **changes,
     }
     ranges = [

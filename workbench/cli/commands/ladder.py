@@ -77,8 +77,7 @@ def _lines(data: dict[str, Any]) -> list[str]:
         f"Changed trigger: {item['name']} has shape {item['here']}, recorded {item['recorded']}"
         for item in data["changed_trigger"]
     ]
-    first = data["first_different"]
-    lines.append(f"First to differ: {first}" if first else _none(data))
+    lines.append(data["conclusion"])
     module = data["first_module"]
     if module and module["module"] is not None:
         lines.append(f"First module to part, compiled alone: {module['module']} ({module['how']})")
@@ -89,13 +88,6 @@ def _lines(data: dict[str, Any]) -> list[str]:
         ]
         lines.append(f"Compiler bisector: {found['status']}, {' · '.join(known)}")
     return [*lines, *data["notes"]]
-
-
-def _none(data: dict[str, Any]) -> str:
-    if not any(run["compiled"] for run in data["reproductions"]):
-        return "Nothing was compiled, so nothing was learnt about the compiler."
-    drawn = any(one["agrees"] for one in data["random_numbers"].values())
-    return f"No backend differs from eager code{' but in its random numbers' if drawn else ''}."
 
 
 def _row(run: dict[str, Any], random: dict[str, Any]) -> tuple[str, str, str]:

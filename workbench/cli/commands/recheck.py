@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from workbench.reports.recheck import Recheck
 
 _MARKS = {"same": "✓", "changed": "✕", "cannot be checked here": "·"}
+_MANY = {"Text of section ": "section", "Data of ": "chart"}
+_LONGEST = 120
+_FOR_PROGRAMS = re.compile(r'sha256:|\{"|\| |^\d+ (?:entry|entries|texts?)$')
 
 
 @click.command("recheck", cls=Command, section="Share", order=2)
@@ -67,17 +71,48 @@ def command(
 
 
 def _print(done: Recheck) -> None:
-    said = ""
-    for claim in done.claims:
+    """What does not hold in whole; the rest by its reason, or in few words."""
+    for claim in done.changed:
         say(_line(claim))
-        if claim.status == "changed" and claim.found:
+        if claim.found:
             say(f"    now: {claim.found}")
-        if claim.why and claim.why != said:
+        if claim.why:
             say(f"    {claim.why}")
-        said = claim.why
+    unchecked: dict[str, list[str]] = {}
+    for claim in done.claims:
+        if claim.status == "cannot be checked here":
+            unchecked.setdefault(claim.why, []).append(claim.name)
+    for why, names in unchecked.items():
+        say(f"· cannot be checked here, since {why}:")
+        say(f"    {', '.join(names)}")
+    for line in _same([one for one in done.claims if one.status == "same"]):
+        say(line)
     counts = (f"{done.count(status)} {status}" for status in _MARKS)
     replayed = "the step was replayed" if done.replayed else "the step was not replayed"
     say(f"{', '.join(counts)}; {replayed}.")
+
+
+def _same(claims: list[Claim]) -> list[str]:
+    """Claims that hold: what a person reads one by one, texts and data by their number."""
+    from workbench.evidence.wording import counted
+
+    alone = [one for one in claims if not one.name.startswith(tuple(_MANY))]
+    lines = [_line(one) for one in alone if _readable(one.said)]
+    names = [one.name for one in alone if not _readable(one.said)]
+    if names:
+        lines.append(f"✓ same: {', '.join(names)}")
+    for begin, noun in _MANY.items():
+        found = [one.name.removeprefix(begin) for one in claims if one.name.startswith(begin)]
+        if found:
+            names_of = ", ".join(found)
+            what = begin.removesuffix(f"{noun} ").strip()
+            lines.append(f"✓ same: {what} {counted(len(found), noun)}: {names_of}")
+    return lines
+
+
+def _readable(said: str) -> bool:
+    """Whether a claim's text says something to a person: no digest, no data, not "5 entries"."""
+    return bool(said) and len(said) <= _LONGEST and not _FOR_PROGRAMS.search(said)
 
 
 def _line(claim: Claim) -> str:

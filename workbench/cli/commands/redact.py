@@ -79,12 +79,19 @@ def command(
         )
         return
     say(f"{written}  {byte_size(size)}, {counted(len(copy.files()), 'file')}. {copy.digest}")
-    left = sorted(copy.manifest.dropped)
-    say(f"Left out: {', '.join(left) or 'nothing'}.")
+    say(f"Left out: {', '.join(_left_out(copy)) or 'nothing'}.")
     if copy.findings_dir.is_dir():
         say(f"Findings, without what quotes samples: {copy.findings_dir}")
     if inputs:
         note("op_inputs/ holds the real inputs of one op. Look at them before you share the copy.")
+
+
+def _left_out(copy: Bundle) -> list[str]:
+    """Names of what the copy lacks; the files of earlier steps, which may be hundreds, as one."""
+    left = sorted(copy.manifest.dropped)
+    earlier = [rel for rel in left if rel.startswith("trajectory/")]
+    shown = [rel for rel in left if rel not in earlier]
+    return [*shown, f"trajectory/… ({counted(len(earlier), 'file')})"] if earlier else shown
 
 
 def _op_inputs(bundle: Bundle, step: str | None, trust: str | None) -> dict[str, bytes]:
