@@ -14,7 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Final
 
-from workbench.errors import BundleError
+from workbench.errors import BundleError, UsageError
 from workbench.evidence.wording import clean
 from workbench.numerics import jsonio
 
@@ -265,6 +265,11 @@ def _text_of(html: str | os.PathLike[str]) -> tuple[str, str]:
             data = file.read(MAX_PAGE_BYTES + 1)
         if len(data) <= MAX_PAGE_BYTES:
             return str(path), data.decode("utf-8")
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"There is no report {str(html)!r}, so nothing was read. Look for a slip in the path; "
+            "`workbench report` makes one."
+        ) from error
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise BundleError(
             f"The report {str(html)!r} cannot be read ({error}), so nothing in it was checked. "

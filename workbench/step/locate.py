@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
-import shlex
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import CannotRunError, UsageError
+from workbench.evidence.wording import command_line
 from workbench.step.snippet import module_from_file, module_from_source
 
 if TYPE_CHECKING:
@@ -167,37 +167,36 @@ def _from_source(bundle: Bundle) -> Any:
 
 def _refusal(bundle: Bundle) -> str:
     known = bundle.manifest.step_reference
-    path = shlex.quote(str(bundle.path))
+    own = _command(bundle, "--step", "file.py:Name")
     if known.kind == "notebook":
         return (
             f"The training step of {str(bundle.path)!r} was typed into a notebook cell, which no "
-            "other process can find again. Put the class into a file and name it: "
-            f"workbench replay {path} --step file.py:Name"
+            f"other process can find again. Put the class into a file and name it: {own}"
         )
     if not known.reference:
         return (
             f"The bundle {str(bundle.path)!r} was recorded without a training step, so it does not "
             "say how to build the model. Write a TrainingStep that does what the loop does, and "
-            f"name it: workbench replay {path} --step file.py:Name"
+            f"name it: {own}"
         )
     shown = known.reference[:200]
     source = (
-        f" The source text in the bundle ({known.digest[:23]}…) runs with: workbench replay {path} "
-        "--trust source."
+        f" The source text in the bundle ({known.digest[:23]}…) runs with: "
+        f"{_command(bundle, '--trust', 'source')}."
         if known.source
         else ""
     )
     return (
         f"The bundle names the training step {shown!r}. Replaying runs that code, and a bundle is "
-        "not trusted by itself. When you trust it, import it with: workbench replay "
-        f"{path} --trust import.{source} Or name your own copy: workbench replay {path} --step "
-        f"{shlex.quote(shown)}"
+        "not trusted by itself. When you trust it, import it with: "
+        f"{_command(bundle, '--trust', 'import')}.{source} Or name your own copy: "
+        f"{_command(bundle, '--step', shown)}"
     )
 
 
 def _command(bundle: Bundle | None, *arguments: str) -> str:
-    path = "BUNDLE" if bundle is None else shlex.quote(str(bundle.path))
-    return " ".join(["workbench", "replay", path, *arguments])
+    """A command that names the code; empty where no bundle says what it would replay."""
+    return "" if bundle is None else command_line("replay", bundle.path, *arguments)
 
 
 def _resolve(reference: str, hint: str) -> Any:
@@ -213,7 +212,7 @@ def _resolve(reference: str, hint: str) -> Any:
         if not path.is_file():
             raise CannotRunError(
                 f"The file {place!r} of the training step {name!r} is not here, so its code cannot "
-                f"be run. Name it where it is now: {hint or 'with --step file.py:Name'}"
+                f"be run. Name it where it is now: {hint or 'path/to/file.py:Name'}"
             )
         return _attribute(module_from_file(path, name), name, place)
     return _attribute(_import(place, reference, hint), name, place)
@@ -230,7 +229,7 @@ def _import(module: str, reference: str, hint: str) -> ModuleType:
         raise CannotRunError(
             f"The module {module!r} of the training step {reference!r} cannot be imported here "
             f"({type(error).__name__}: {error}), so its code cannot be run. Start in the folder "
-            f"that has it, or name a file: {hint or 'with --step file.py:Name'}"
+            f"that has it, or name a file: {hint or 'path/to/file.py:Name'}"
         ) from error
     finally:
         if added:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.charts.fabricated import HOSTILE, ledger
 from tests.unit.reports.fabricated import DIGEST, incident, notebook
-from workbench.errors import BundleError
+from workbench.errors import BundleError, UsageError
 from workbench.numerics import jsonio
 from workbench.reports.extract import extract_about, extract_findings
 from workbench.reports.page import About, packed_plotly, write_page
@@ -124,6 +124,8 @@ def test_page_that_is_no_report_is_refused(tmp_path):
     with pytest.raises(BundleError, match="carries no findings"):
         extract_findings("<html></html>")
     with pytest.raises(BundleError, match="cannot be read"):
+        extract_findings(tmp_path)
+    with pytest.raises(UsageError, match=r"no report '.*missing\.html'"):
         extract_findings(tmp_path / "missing.html")
 
 

@@ -78,7 +78,8 @@ def _where(data: dict[str, Any]) -> list[str]:
             lines = [f"It was {held}"]
         if origin["source"]:
             lines[0] += f" · {origin['source']}"
-        lines.append(f"Block {data['block'] or '–'}, traced {data['part']}")
+        block = f"Block {data['block']}" if data["block"] else "In no block"
+        lines.append(f"{block}; traced {data['part']}")
     return lines + _runs(data)
 
 
