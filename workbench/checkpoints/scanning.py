@@ -84,8 +84,8 @@ class ScanResult:
         if self.tensors == 0:
             return "No float tensor was found in it, so nothing is known of it."
         if not self.bad_total:
-            tensors = counted(self.tensors, "float tensor")
-            told = f"Finite in all of {tensors}, {counted(self.elements, 'element')}"
+            elements = counted(self.elements, "element")
+            told = f"All finite: {elements} of {counted(self.tensors, 'float tensor')}"
             masks = f"; only −Inf, taken for masks: {', '.join(self.constants[:3])}"
             return told + (masks if self.constants else "") + "."
         return f"{counted(self.bad_total, 'bad entry', 'bad entries')}: {self.bad[0].sentence}."

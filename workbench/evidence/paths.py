@@ -35,7 +35,7 @@ def open_store(path: Path) -> Store:
         if not (path.suffix == ".bundle" or os.path.lexists(path / MANIFEST)):
             raise UsageError(
                 f"{str(path)!r} is a folder and no bundle: it has no {MANIFEST}, and nothing was "
-                f"opened. {command_line('list', path)} shows the bundles in it."
+                f"opened. `{command_line('list', path)}` shows the bundles in it."
             )
         return DirectoryStore(path)
     if stat.S_ISREG(mode):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 
 import pytest
@@ -77,3 +78,36 @@ def test_a_closed_pipe_is_no_failure(here):
     )
     assert done.stdout.strip() == "0"
     assert "Traceback" not in done.stderr
+
+
+WITHOUT_TORCH = """
+import sys
+from workbench.cli.main import main
+for words in {commands!r}:
+    try:
+        main(words)
+    except SystemExit as ended:
+        print(words[0], ended.code, "torch" in sys.modules, file=sys.stderr)
+"""
+
+
+def test_what_replays_nothing_and_what_is_refused_loads_no_torch(here):
+    folder, bundle = here
+    path = str(bundle)
+    commands = [
+        ["--help"], ["triage", "--help"], ["list", "incidents"], ["inspect", path],
+        ["verify", path], ["triage", "incidents"], ["capture", "incidents", "--why", "odd"],
+        ["checkpoints", "list", "."], ["replay", path], ["sweep", path, "--minimal"],
+        ["ladder", path], ["diagnose", "slip.bundle"],
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH.format(commands=commands)],
+        cwd=folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    ended = [line.split() for line in done.stderr.splitlines() if line.endswith(("True", "False"))]
+    assert [(word, code) for word, code, _ in ended] == [
+        ("--help", "0"), ("triage", "0"), ("list", "0"), ("inspect", "0"), ("verify", "0"),
+        ("triage", "0"), ("capture", "4"), ("checkpoints", "0"), ("replay", "4"), ("sweep", "4"),
+        ("ladder", "4"), ("diagnose", "2"),
+    ]  # fmt: skip
+    assert {loaded for _, _, loaded in ended} == {"False"}

@@ -61,16 +61,17 @@ def command(
     Without the step's code it answers what the record supports. Exits 0 whatever it finds. No
     checkpoint's state is changed unless --checkpoints names their directory.
     """
-    from workbench.diagnose import diagnose
-    from workbench.diagnose.answers import five_answers
     from workbench.evidence import open_bundle
-    from workbench.evidence.made import made_sentence
 
     opened = open_bundle(bundle)
     if require == "replay":
         require_code(opened, step, trust)
     else:
         announce_source(opened, trust)
+    from workbench.diagnose import diagnose  # loads torch, which no refusal needs
+    from workbench.diagnose.answers import five_answers
+    from workbench.evidence.made import made_sentence
+
     findings = diagnose(
         opened, step=step, trust=trust, require=require, progress=note, anomaly=anomaly
     )

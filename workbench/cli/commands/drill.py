@@ -89,10 +89,11 @@ def _batches(loaded: Any, step: str, bundle: str | Path | None) -> Callable[[int
 
 
 def _print(drill: Drill) -> None:
-    rows = [("fault", "put in", "result", "boundary", "at step")]
+    rows = [("fault", "put in", "caught at", "step", "result")]
     for row in drill.rows:
         at = "" if row.caught_at is None else str(row.caught_at)
         words = row.result.replace("_", " ") + (f": {row.why}" if row.why else "")
-        rows.append((row.what, f"step {row.put_at}", words, row.boundary or "", at))
+        where = (row.boundary or "–").replace("_", " ")
+        rows.append((row.what, f"step {row.put_at}", where, at or "–", words))
     for line in table(rows):
         say(line)

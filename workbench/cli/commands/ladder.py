@@ -42,11 +42,12 @@ def command(
 
     Exits 0 whatever it finds.
     """
-    from workbench.diagnose.ladder import ladder
     from workbench.evidence import open_bundle
 
     opened = open_bundle(bundle)
     require_code(opened, step, trust)
+    from workbench.diagnose.ladder import ladder  # loads torch, which no refusal needs
+
     data = ladder(
         opened,
         step,

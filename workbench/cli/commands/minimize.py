@@ -33,11 +33,12 @@ def command(bundle: Path, output: Path, step: str | None, trust: str | None, as_
     real inputs cut to the elements that matter. The script needs torch only and is checked in a
     process of its own before it is handed over.
     """
-    from workbench.diagnose.minimize import minimize
     from workbench.evidence import open_bundle
 
     opened = open_bundle(bundle)
     require_code(opened, step, trust)
+    from workbench.diagnose.minimize import minimize  # loads torch, which no refusal needs
+
     made = minimize(opened, output, step=step, trust=trust, progress=note)
     if as_json:
         emit(made.to_data())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -46,10 +47,8 @@ def command(
     together; the worst exit code of theirs is in the last line, since torchrun ends with 1.
     """
     from workbench.evidence import open_bundle
-    from workbench.replay import Replay
-    from workbench.replay.together import under_torchrun
 
-    if under_torchrun():
+    if _under_torchrun():
         from workbench.cli.replay_ranks import replay_together
 
         replay_together(bundle, step, trust, until, settings, as_json=as_json)
@@ -57,6 +56,8 @@ def command(
     opened = open_bundle(bundle)
     wanted = _conditions(opened, settings)
     require_code(opened, step, trust)
+    from workbench.replay import Replay  # loads torch, which no refusal needs
+
     replay = Replay(opened, step=step, trust=trust, progress=_progress)
     result = replay.run(until=until, conditions=wanted)
     data = result.to_data()
@@ -71,6 +72,14 @@ def command(
         emit(data)
     else:
         _print(result, data, opened.first_bad)
+
+
+def _under_torchrun() -> bool:
+    if "TORCHELASTIC_RUN_ID" not in os.environ:  # nobody waits for torch to learn that
+        return False
+    from workbench.replay.together import under_torchrun
+
+    return under_torchrun()
 
 
 def _conditions(bundle: Bundle, settings: tuple[str, ...]) -> Conditions | None:

@@ -72,18 +72,19 @@ def command(
 
     A finite cell narrows the failure down; it is no repair. Exits 0 whatever it finds.
     """
-    from workbench.diagnose.sweep import cells_of, parse_values, run_sweep
     from workbench.errors import UsageError
     from workbench.evidence import open_bundle
 
     opened = open_bundle(bundle)
-    values = parse_values(settings)
-    if not values and not (minimal or minimal_modules):
+    if not settings and not (minimal or minimal_modules):
         raise UsageError(
             "No condition was given to sweep over ('--set' is missing), so there is nothing to "
             "compare the original with. Give values, for example --set autocast=off, or --minimal."
         )
     require_code(opened, step, trust)
+    from workbench.diagnose.sweep import cells_of, parse_values, run_sweep  # torch, once it may run
+
+    values = parse_values(settings)
     directory = output or opened.findings_dir / "sweep"
     found: dict[str, Any] = {}
     if minimal or minimal_modules:

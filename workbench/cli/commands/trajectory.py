@@ -27,11 +27,12 @@ def command(bundle: Path, step: str | None, trust: str | None, as_json: bool) ->
     envelope. Exits 0 whatever it finds.
     """
     from workbench.evidence import open_bundle
-    from workbench.replay.source import Source
-    from workbench.replay.trajectory import replay_trajectory
 
     opened = open_bundle(bundle)
     require_code(opened, step, trust)
+    from workbench.replay.source import Source  # loads torch, which no refusal needs
+    from workbench.replay.trajectory import replay_trajectory
+
     source = Source.from_bundle(opened, step, trust)
     found = replay_trajectory(opened, source, note)
     _save(found, opened.findings_dir / "trajectory")
