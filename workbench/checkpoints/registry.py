@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from workbench.checkpoints.layout import QUARANTINED, Checkpoint, checkpoint_at, find_checkpoints
 from workbench.checkpoints.states import (
@@ -28,6 +28,10 @@ TOOL = "workbench"
 _MOST_RESUMES = 100
 
 
+SAVED: Final = "it was just saved and has not been scanned"
+SCANNED: Final = "scanned and finite; suspect until clean steps follow"
+
+
 @dataclass(frozen=True)
 class Known:
     """A checkpoint with what is known of it.
@@ -46,6 +50,25 @@ class Known:
     def state(self) -> str:
         """Its state; one that was committed and then written again is suspect."""
         return "suspect" if self.changed and self.entry.state == "committed" else self.entry.state
+
+    @property
+    def waits(self) -> bool:
+        """Whether its scan is finite and only clean steps after it are missing."""
+        finite = self.entry.scan is not None and bool(self.entry.scan.get("finite"))
+        return self.state == "suspect" and finite and not self.changed
+
+    @property
+    def why(self) -> str:
+        """Why it is in its state, in a few words."""
+        if self.changed:
+            return "written again since it was scanned"
+        if not self.entry.history:
+            return "not scanned"
+        last = str(self.entry.history[-1].get("why", "")).rstrip(".")
+        if not self.waits:
+            return last
+        missing = "its scan is finite, and clean steps after it are missing"
+        return missing if last in (SAVED, SCANNED) else f"{last}; {missing}"
 
 
 class Registry:
@@ -124,7 +147,7 @@ class Registry:
             entry = states.entries.setdefault(checkpoint.name, Entry())
             entry.step = checkpoint.step if step is None else step
             entry.scan, entry.fingerprint = None, []
-            entry.move("suspect", TOOL, "it was just saved and has not been scanned")
+            entry.move("suspect", TOOL, SAVED)
 
     def scan(
         self,
@@ -155,9 +178,7 @@ class Registry:
                 if not result.finite:
                     entry.move("quarantined", who, result.sentence)
                 elif entry.state == "committed" or not entry.history:
-                    entry.move(
-                        "suspect", who, "scanned and finite; suspect until clean steps follow"
-                    )
+                    entry.move("suspect", who, SCANNED)
                 self._promote(states, entry, who)
                 done.append((_known(checkpoint, states), result))
         return done

@@ -160,7 +160,7 @@ def _headline(audit: Audit, wrong: list[str]) -> tuple[str, str]:
 def _newest(newest: Known | None) -> str:
     if newest is None:
         return "None."
-    return f"{newest.checkpoint.name} is {newest.state}: {_why(newest)}."
+    return f"{newest.checkpoint.name} is {newest.state}: {newest.why}."
 
 
 def _clean(audit: Audit) -> str:
@@ -176,16 +176,8 @@ def _reentered(audit: Audit, wrong: list[str]) -> str:
     said = f"{number(used)} resumes were recorded, " if used > 1 else "One resume was recorded, "
     if wrong:
         count = len(wrong)
-        return f"{said}from {number(count)} checkpoint{'s' * (count > 1)} not committed now."
+        return f"{said}from {counted(count, 'checkpoint')} not committed now."
     return said + ("all from committed checkpoints." if used > 1 else "from a committed one.")
-
-
-def _why(one: Known) -> str:
-    if one.changed:
-        return "it was written again since it was scanned"
-    if not one.entry.history:
-        return "it was not scanned"
-    return str(one.entry.history[-1].get("why", "")).rstrip(".")
 
 
 def _uses(audit: Audit) -> list[tuple[str, str, str, str]]:
@@ -220,7 +212,7 @@ def checkpoints(audit: Audit) -> Section:
             one.state,
             MISSING if one.entry.step is None else number(one.entry.step),
             *_scan(one.entry.scan),
-            _why(one),
+            one.why,
         )
         for one in reversed(audit.known)
     )
@@ -354,7 +346,7 @@ def _data(audit: Audit, wrong: list[str]) -> dict[str, Any]:
                 "name": one.checkpoint.name,
                 "state": one.state,
                 "step": one.entry.step,
-                "why": _why(one),
+                "why": one.why,
                 "resumed": len(one.entry.resumed),
             }
             for one in audit.known

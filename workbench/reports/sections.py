@@ -305,7 +305,10 @@ def check(incident: Incident, replayed: str = "") -> Section:
         ("Samples", "shown as asked for" if incident.show_samples else "sample values not shown"),
         ("Author", incident.about.get("author") or "not named"),
     ]
-    again = command_line("recheck", "report.html", "--bundle", incident.name)
+    named = incident.manifest.get("step_reference")
+    own = incident.manifest.get("step_kind") == "integration" or not named
+    code = [] if own else ["--step", named]  # without it what a replay shows cannot be checked
+    again = command_line("recheck", "report.html", "--bundle", incident.name, *code)
     return Section(
         "check",
         [

@@ -84,10 +84,15 @@ def first_screen(report: TrajectoryReport) -> Section:
     sentences = [str(sentence) for sentence in data["sentences"]]
     tone = "alert" if departure is not None or outlier is not None else ""
     bad = next((row for row in report.steps if row["bad"]), None)
+    unusual = str(outlier["sentence"]) if outlier else " ".join(sentences[1:2])
     facts = [
         ("Steps", f"{number(data['start'])} to {number(data['last'])}.", "steps"),
         ("As recorded", _departure(departure), "steps"),
-        ("First unusual", str(outlier["sentence"]) if outlier else sentences[1], "ranges"),
+        (
+            "First unusual",
+            str(outlier["sentence"]) if outlier else " ".join(sentences[1:2]),
+            "ranges",
+        ),
         (
             "First bad",
             f"Step {number(bad['step'])}, {bad['bad']}." if bad else "No step is bad here.",

@@ -42,14 +42,14 @@ def sentences(data: Any, first: str, second: str) -> list[str]:
     both = int(facts.get("compared_tensors") or 0)
     by_name = {str(row.get("name")): row for row in rows if not row.get("only")}
     if both and facts.get("bitwise") == both:
-        found = [f"Equal bit by bit in all {number(both)} tensors that both have."]
+        found = [f"Equal bit by bit: the {counted(both, 'tensor')} that both have."]
     elif facts.get("masks_part_at") is None:
-        found = [f"Non-finite sets: equal in all {number(both)} tensors that both have."]
+        found = [f"Non-finite sets: equal in the {counted(both, 'tensor')} that both have."]
     else:
         at = str(facts["masks_part_at"])
         masks = mask_words(by_name.get(at, {}), first, second)
         differ = both - int(facts.get("same_masks") or 0)
-        where = f"{number(differ)} of {number(both)} tensors, first in {shown_name(at)}"
+        where = f"{number(differ)} of {counted(both, 'tensor')}, first in {shown_name(at)}"
         found = [f"Non-finite sets differ in {where} ({masks})."]
     if facts.get("parts_at") is not None:
         at = str(facts["parts_at"])

@@ -27,7 +27,7 @@ def test_list_shows_bundles_and_damaged_ones(cli, here):
     assert "damaged" in rows["incidents/x-step00000001.bundle"]
     text = cli("list")
     assert text.code == 0
-    assert "loss at loss" in text.out
+    assert "loss, caught at loss" in text.out
     assert "damaged" in text.out
 
 

@@ -34,13 +34,13 @@ def test_masks_come_before_errors_and_name_the_first_index():
 def test_equal_masks_and_equal_bits_are_told_apart():
     x = torch.tensor([1.0, NAN])
     close = compared(("head", x, torch.tensor([1.25, NAN])))
-    assert "equal in all 1 tensors" in compare_text.sentences(close, "Original", "A")[0]
+    assert "equal in the 1 tensor that" in compare_text.sentences(close, "Original", "A")[0]
     assert "bit by bit" in compare_text.sentences(compared(("h", x, x)), "Original", "A")[0]
 
 
 def test_tensors_of_one_side_only_are_counted():
     data = compared(("gradient:w", None, torch.ones(2)), ("loss", torch.ones(1), torch.ones(1)))
-    assert "1 tensors are only in A." in compare_text.sentences(data, "Original", "A")
+    assert "Only in A: 1 tensor." in compare_text.sentences(data, "Original", "A")
 
 
 def test_the_table_has_the_floor_of_the_denominator(panel):

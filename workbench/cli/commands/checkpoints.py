@@ -177,14 +177,10 @@ def _row(one: Known) -> dict[str, Any]:
 
 
 def _why(one: Known) -> str:
-    if one.changed:
-        return "written again since it was scanned"
-    if not one.entry.history:
-        return "not scanned"
-    if one.state == "suspect" and one.entry.scan is not None and one.entry.scan.get("finite"):
-        return f"its scan is finite; {_clean_steps(one)}"
-    last = one.entry.history[-1]
-    return f"{last['why']} ({last['who']})"
+    if one.waits:
+        return f"{one.why}; {_clean_steps(one)}"
+    who = one.entry.history[-1]["who"] if one.entry.history and not one.changed else None
+    return f"{one.why} ({who})" if who else one.why
 
 
 def _clean_steps(one: Known) -> str:
@@ -194,10 +190,8 @@ def _clean_steps(one: Known) -> str:
 
     alive = present(one.checkpoint.path.parent, RECORDED)
     if alive:
-        return "clean steps after it are still to come"
-    if alive is None:
-        return "no recorder counts clean steps after it"
-    return "the run that counted clean steps after it has ended"
+        return "a run counts them"
+    return "no run counts them" if alive is None else "the run that counted them has ended"
 
 
 @command.command("latest")

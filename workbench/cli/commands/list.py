@@ -96,7 +96,7 @@ def _cells(group: list[dict[str, Any]]) -> list[str]:
     if "damaged" in row:
         return [row["path"], "–", "damaged", "–", "–", clean(row["damaged"], 80)]
     caught = row["caught"]
-    what = f"{caught['tensor']} at {caught['stage']}" if caught else "nothing caught"
+    what = f"{caught['tensor']}, caught at {caught['stage']}" if caught else "nothing caught"
     state = "" if all(one["sealed"] for one in group) else ", incomplete"
     if row["world"] > 1:
         names = joined([number(one["rank"]) for one in group], 6)
