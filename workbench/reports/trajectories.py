@@ -88,11 +88,7 @@ def first_screen(report: TrajectoryReport) -> Section:
     facts = [
         ("Steps", f"{number(data['start'])} to {number(data['last'])}.", "steps"),
         ("As recorded", _departure(departure), "steps"),
-        (
-            "First unusual",
-            str(outlier["sentence"]) if outlier else " ".join(sentences[1:2]),
-            "ranges",
-        ),
+        ("First unusual", unusual, "ranges"),
         (
             "First bad",
             f"Step {number(bad['step'])}, {bad['bad']}." if bad else "No step is bad here.",
