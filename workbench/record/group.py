@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from weakref import WeakSet
 
 from workbench.record import soft
 from workbench.record.alerts import Seen
@@ -84,10 +83,9 @@ class Group:
         self._recorder = recorder
         self._waiting: deque[CalmRecord] = deque()
         self._since = 0.0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._busy = False
         self._run: tuple[dict[str, Any], dict[str, Any]] | None = None
-        _LIVE.add(self)
 
     def add(self, record: CalmRecord) -> None:
         """Take a record; it is written now where it, or one before, need not wait."""
@@ -95,6 +93,7 @@ class Group:
         if not self._waiting:
             # of steps that take long none waits: writing one costs them nothing
             self._since = record.time
+            _WAITING.add(self)
         self._waiting.append(record)
         if now - self._since >= HOLD_S or len(self._waiting) >= _MOST or now < self._since:
             self.write()
@@ -112,6 +111,9 @@ class Group:
                 waiting.append(self._waiting.popleft())
             if waiting:
                 self._recorder.guard("ledger", lambda: self._write(waiting))
+            _WAITING.discard(self)
+            if self._waiting:  # one came meanwhile
+                _WAITING.add(self)
             self._busy = False
 
     def write_old(self) -> None:
@@ -128,7 +130,7 @@ class Group:
         """Let go of what waits: in a forked process, whose parent writes it."""
         self._waiting.clear()
         self._busy = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _write(self, waiting: list[CalmRecord]) -> None:
         records = [self._record(one) for one in waiting]
@@ -203,30 +205,32 @@ class _Watch:
         last = time.monotonic()
         while self.runs:
             time.sleep(STALL_S)
-            if any(group.waits for group in list(_LIVE)):
+            if _WAITING:
                 last = time.monotonic()
-                for group in list(_LIVE):
+                for group in list(_WAITING):
                     group.write_old()
             elif time.monotonic() - last > _IDLE_S:
                 self.runs = False
                 # one that came between the look and this line would start no other thread
-                self.runs = any(group.waits for group in list(_LIVE))
+                self.runs = bool(_WAITING)
 
 
-_LIVE: WeakSet[Group] = WeakSet()
+_WAITING: set[Group] = set()
+"""Groups in which a record waits; held, since their recorders may be let go of before."""
 _WATCH = _Watch()
 
 
 def write_all() -> None:
     """Write what waits in every recorder of this process."""
-    for group in list(_LIVE):
+    for group in list(_WAITING):
         group.write()
 
 
 def _after_fork() -> None:
     _WATCH.runs = False
-    for group in list(_LIVE):
+    for group in list(_WAITING):
         group.forget()
+    _WAITING.clear()
 
 
 atexit.register(write_all)

@@ -36,6 +36,7 @@ def replay(bundle_path, step=None, trust=None):
             "gradients": gradients,
             "masks": {bad.name: bad.mask for bad in outcome.bad},
             "rng": rng_digest(),
+            "contribution": None,  # of one rank there is none
         },
     }
 

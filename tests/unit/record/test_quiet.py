@@ -251,7 +251,7 @@ def test_what_waits_is_written_while_training_stands_still(tmp_path, monkeypatch
 
 
 ENDING = """
-import os, sys, torch
+import gc, os, sys, torch
 sys.path.insert(0, {here!r})
 import test_quiet as here
 from workbench.record import group
@@ -265,6 +265,8 @@ if os.fork() == 0:
     sys.exit(0)  # a child has no records of its own
 os.wait()
 assert recorder.quiet.group.waits
+del recorder  # without close
+gc.collect()
 """
 
 
