@@ -211,10 +211,10 @@ def _write(
         session.notes.append("no bundle: this run has reached max_bundles or max_total_bytes")
         return None
     incident = Incident(recorder, session, trip, runner, alerts)
-    begun = len(recorder.failures)
+    begun = recorder.failures.total
     planned = recorder.guard("bundle", lambda: incident.begin(allowance)) or incident.partly
     if planned is None:
-        if len(recorder.failures) == begun:
+        if recorder.failures.total == begun:
             session.notes.append("no bundle: not even what is light fits into the bytes "
                                  "that max_bytes and max_total_bytes leave")  # fmt: skip
         allowance.settle(0)

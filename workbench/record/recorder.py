@@ -24,6 +24,7 @@ from workbench.record.budget import Budget
 from workbench.record.calm import CalmStep
 from workbench.record.checkpoint_watch import CheckpointWatch
 from workbench.record.ending import finish_step
+from workbench.record.failures import Failures
 from workbench.record.incident import safe_name
 from workbench.record.ledger import Ledger
 from workbench.record.loaders import Loaders
@@ -85,7 +86,7 @@ class Recorder:
 
     Attributes:
         step_index: Number of the next step.
-        failures: What failed inside the recorder so far, one sentence each.
+        failures: What failed inside the recorder, one sentence each: the last thousand.
 
     Raises:
         UsageError: No optimizer, or a step that lacks a method.
@@ -131,7 +132,7 @@ class Recorder:
         self.monitor = AlertMonitor(self.policy.alerts)
         self.calm = CalmStep(self.policy)
         self.checkpoints = None if checkpoints is None else CheckpointWatch(checkpoints)
-        self.failures: list[str] = []
+        self.failures = Failures()
         self.previous_scale: float | None = None
         self.first_bad: FirstBad | None = None
         self.bundles: list[Path] = []
@@ -354,14 +355,14 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 - the tool may not break the training it watches
             sentence = f"the recorder's {what} failed: {type(error).__name__}: {text_of(error)}"
             seen = sentence in self.failures
-            self.failures.append(sentence)
+            self.failures.add(sentence)
             log = logger.debug if seen else logger.warning
             log("%s (step %d)", sentence, self.step_index, exc_info=not seen)
             return None
 
     def failed_in(self, session: Session) -> list[str]:
         """What failed inside the recorder during a step, each sentence once."""
-        return list(dict.fromkeys(self.failures[session.failures_before :]))
+        return self.failures.since(session.failures_before)
 
     def scans_update(self, session: Session, runner: StepRunner) -> bool:
         """Whether this step's update is looked at in full."""

@@ -57,7 +57,7 @@ class Session:
         self.text = ""
         self.raising = False
         self.completeness: dict[str, str] = {}
-        self.failures_before = len(recorder.failures)
+        self.failures_before = recorder.failures.total
         self.notes: list[str] = []
         self.outcomes: list[Outcome] = []
         self.soft_gates: list[dict[str, Any]] = []

@@ -25,6 +25,7 @@ from torch import Tensor
 from workbench.numerics import jsonio
 from workbench.numerics.counts import count
 from workbench.numerics.stats import tensor_stats
+from workbench.record.failures import Failures
 from workbench.step.values import note, text_of
 
 _TEXT = 500
@@ -46,13 +47,14 @@ class StrictJsonLogger:
         target: A path, appended to, or an open text stream, which is left open.
 
     Attributes:
-        failures: What failed inside the logger so far, one sentence each.
+        failures: What failed inside the logger, one sentence each: the last thousand, and how many
+            in ``total``.
     """
 
     def __init__(self, target: str | Path | IO[str]) -> None:
         self._path = Path(target) if isinstance(target, str | Path) else None
         self._stream: IO[str] | None = None if isinstance(target, str | Path) else target
-        self.failures: list[str] = []
+        self.failures = Failures()
 
     def log(
         self,
@@ -118,7 +120,7 @@ class StrictJsonLogger:
         where = "" if step is None else f" of step {step}"
         sentence = f"the log line{where} was not written: {type(failure).__name__}: "
         sentence += text_of(failure)[:_TEXT]
-        self.failures.append(sentence)
+        self.failures.add(sentence)
         logger.warning("%s", sentence)
         if error is not None:
             note(error, f"workbench: {sentence}")
