@@ -146,7 +146,7 @@ class RecordingRunner(StepRunner):
             return
         self._recorder.guard("random state", lambda: self._session.before_unit(unit))
 
-    def _buffer_masks(self) -> dict[str, str]:
+    def _buffer_masks(self) -> dict[str, gates.BadSet]:
         # the snapshot has the buffers as they were; they are looked at only when one is bad now
         return {} if self._session.snapshot is not None else super()._buffer_masks()
 
@@ -277,6 +277,6 @@ class RecordingRunner(StepRunner):
                 {"where": "optimizer_state", "name": name, "least": least}
             )
 
-    def _masks_now(self) -> dict[str, str]:
+    def _masks_now(self) -> dict[str, gates.BadSet]:
         snapshot = self._session.snapshot
         return self._masks_before if snapshot is None else snapshot.buffer_masks()

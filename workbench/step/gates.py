@@ -18,6 +18,8 @@ import torch
 from workbench.numerics.counts import Counts, all_finite, count, first_nonfinite
 from workbench.numerics.digests import mask_digest
 from workbench.numerics.limits import dtype_name
+from workbench.step.bad_sets import BadSet as BadSet
+from workbench.step.bad_sets import grew
 from workbench.step.names import named_buffers, named_parameters
 
 if TYPE_CHECKING:
@@ -300,9 +302,9 @@ def optimizer_state_values(optimizers: Sequence[Optimizer]) -> list[Tensor]:
     ]
 
 
-def buffer_masks(model: nn.Module) -> dict[str, str]:
-    """Digest the non-finite set of every buffer that has one; finite buffers are left out."""
-    return {bad.name: bad.mask for bad in _bad("buffer", _named_buffers(model))}
+def buffer_masks(model: nn.Module) -> dict[str, BadSet]:
+    """The non-finite set of every buffer that has one; finite buffers are left out."""
+    return {bad.name: _set(bad) for bad in _bad("buffer", _named_buffers(model))}
 
 
 def buffers_of(model: nn.Module) -> list[Tensor]:
@@ -310,15 +312,19 @@ def buffers_of(model: nn.Module) -> list[Tensor]:
     return [buffer for _, buffer in named_buffers(model)]
 
 
-def check_buffers(model: nn.Module, before: Mapping[str, str]) -> tuple[BadTensor, ...]:
-    """Gate buffers: only one whose non-finite set changed in this step trips.
+def check_buffers(model: nn.Module, before: Mapping[str, BadSet]) -> tuple[BadTensor, ...]:
+    """Gate buffers: only one whose non-finite set changed and grew in this step trips.
 
     Args:
         model: The model.
         before: ``buffer_masks`` from the start of the step.
     """
     now = _bad("buffer", _named_buffers(model))
-    return tuple(bad for bad in now if before.get(bad.name) != bad.mask)
+    return tuple(bad for bad in now if grew(_set(bad), before.get(bad.name)))
+
+
+def _set(bad: BadTensor) -> BadSet:
+    return BadSet(bad.counts, bad.mask)
 
 
 def _named_buffers(model: nn.Module) -> Iterable[tuple[str, Tensor]]:
@@ -369,7 +375,7 @@ def after_update_sinks(
     model: nn.Module,
     optimizers: Sequence[Optimizer],
     scaler: Any,
-    masks_before: Mapping[str, str],
+    masks_before: Mapping[str, BadSet],
 ) -> tuple[BadTensor, ...]:
     """Gate everything an update may have spoiled.
 

@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from workbench.numerics.counts import count
 from workbench.numerics.digests import mask_digest
+from workbench.step.bad_sets import BadSet
 from workbench.step.held import Held, hold
 from workbench.step.model_state import (
     INTERNAL,
@@ -290,15 +291,17 @@ class ModelSnapshot:
                     found.setdefault(id(parameter), join(seen.path, name))
         return found
 
-    def buffer_masks(self) -> dict[str, str]:
-        """Digest the non-finite set of every buffer that had one, by sink name."""
-        found: dict[str, str] = {}
+    def buffer_masks(self) -> dict[str, BadSet]:
+        """The non-finite set of every buffer that had one, by sink name."""
+        found: dict[str, BadSet] = {}
         kept_by_id = self._held.kept()
         for seen in self._seen:
             for name, buffer in seen.buffers.items():
                 kept = None if buffer is None else kept_by_id.get(id(buffer))
-                if kept is not None and count(kept.tensor).nonfinite:
-                    found[f"buffer:{join(seen.path, name)}"] = mask_digest(kept.tensor)
+                counts = None if kept is None else count(kept.tensor)
+                if kept is not None and counts is not None and counts.nonfinite:
+                    bad = BadSet(counts, mask_digest(kept.tensor))
+                    found[f"buffer:{join(seen.path, name)}"] = bad
         return found
 
     def only_buffers(self) -> ModelSnapshot:

@@ -100,7 +100,7 @@ class StepRunner:
         self.position = 0
         self.before_unit = before_unit
         self._batches: Sequence[Any] = ()
-        self._masks_before: dict[str, str] = {}
+        self._masks_before: dict[str, gates.BadSet] = {}
         self._will_skip = False
         self._gate_context: Callable[[], AbstractContextManager[Any]] = nullcontext
 
@@ -204,7 +204,7 @@ class StepRunner:
         self.clear_gradients()
         self.position = len(self.plan)
 
-    def _buffer_masks(self) -> dict[str, str]:
+    def _buffer_masks(self) -> dict[str, gates.BadSet]:
         return gates.buffer_masks(self.model)
 
     def clear_gradients(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from workbench.step.bad_sets import BadSet
 from workbench.step.model_restore import materialize, model_differences, restore_model
 from workbench.step.model_snapshot import ModelSnapshot, PreparedModel
 from workbench.step.model_state import ModelState
@@ -207,8 +208,8 @@ class StepSnapshot:
         if self.model is not None:
             self.model.keep_buffers()
 
-    def buffer_masks(self) -> dict[str, str]:
-        """Digest the non-finite set of every buffer that had one before the step."""
+    def buffer_masks(self) -> dict[str, BadSet]:
+        """The non-finite set of every buffer that had one before the step."""
         kept = self.model or self.buffers
         return {} if kept is None else kept.buffer_masks()
 
