@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.interventions import Intervention
 from workbench.diagnose.repairs import repaired_leaf
 
 
@@ -20,6 +21,12 @@ def _explain(case: Case) -> str:
     return f"Buffer {case.origin.leaf} was already non-finite when the step began."
 
 
+def _counterfactuals(case: Case) -> list[Intervention]:
+    if case.origin.kind == "captured_tensor":
+        return []  # it is in no recorded state that could be changed
+    return list(repaired_leaf(case))
+
+
 CAUSE = Cause(
     label="poisoned_buffer",
     order=12,
@@ -32,5 +39,5 @@ CAUSE = Cause(
     limits=(
         "It does not show which earlier step made the value: that needs the steps before this one."
     ),
-    counterfactuals=repaired_leaf,
+    counterfactuals=_counterfactuals,
 )
