@@ -16,7 +16,6 @@ from workbench.errors import CheckFailedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from workbench.record.drill import Drill
 
@@ -41,7 +40,8 @@ def command(step: str, bundle: str | None, steps: int, ranks: int, as_json: bool
 
     loaded = load_step(None, step=step)
     with _quiet():
-        drill = run_drill(loaded, _batches(loaded, step, bundle), steps, ranks=ranks)
+        batches = _batches(loaded, step, bundle)
+        drill = run_drill(loaded, batches, steps, ranks=ranks, bundle=bundle)
     if as_json:
         emit(drill.to_data())
     else:
@@ -65,18 +65,11 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _batches(loaded: Any, step: str, bundle: str | Path | None) -> Callable[[int], Any]:
+def _batches(loaded: Any, step: str, bundle: str | None) -> Callable[[int], Any]:
     if bundle is not None:
-        from workbench.evidence import open_bundle
-        from workbench.step import read_state
+        from workbench.record.drill.ranks import recorded_batches
 
-        batches = read_state(open_bundle(bundle)).micro_batches
-        if not batches:
-            raise UsageError(
-                f"The bundle {str(bundle)!r} has no batch, so there is nothing to train on. Give "
-                f"one that has, or write example_batch(self, k) in {step!r}."
-            )
-        return lambda k: batches[k % len(batches)]
+        return recorded_batches(bundle)
     own = getattr(loaded, "example_batch", None)
     if own is None:
         raise UsageError(

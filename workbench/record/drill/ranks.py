@@ -1,7 +1,7 @@
 """The drill with several ranks: torchrun starts them, gloo joins them, DDP reduces their gradients.
 
-``python -m torch.distributed.run … -m workbench.record.drill.ranks STEP FOLDER STEPS`` is what each
-rank runs; the process that asked reads the ledgers of all ranks afterwards.
+``python -m torch.distributed.run … -m workbench.record.drill.ranks STEP FOLDER STEPS FAULT BUNDLE``
+is what each rank runs; the process that asked reads the ledgers of all ranks afterwards.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,9 @@ RUN: Final = "drill"
 TIMEOUT_S: Final = 300.0
 
 
-def run_ranks(reference: str, fault: Fault, steps: int, ranks: int) -> tuple[str | None, str]:
+def run_ranks(
+    reference: str, fault: Fault, steps: int, ranks: int, bundle: str | None = None
+) -> tuple[str | None, str]:
     """Train for a few steps on several ranks with one fault, and look at what all of them did.
 
     Args:
@@ -32,6 +35,7 @@ def run_ranks(reference: str, fault: Fault, steps: int, ranks: int) -> tuple[str
         fault: The fault; it is put in by each rank for itself.
         steps: Steps of the run.
         ranks: How many processes.
+        bundle: A recorded step whose batches are taken; None takes them from ``example_batch``.
 
     Returns:
         The boundary that caught it on all ranks alike, or None; and why not, or "".
@@ -48,7 +52,7 @@ def run_ranks(reference: str, fault: Fault, steps: int, ranks: int) -> tuple[str
     with tempfile.TemporaryDirectory(prefix="workbench-drill-") as folder:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += ["--nproc-per-node", str(ranks), "-m", "workbench.record.drill.ranks"]
-        command += [reference, folder, str(steps), fault.name]
+        command += [reference, folder, str(steps), fault.name, bundle or ""]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
@@ -95,7 +99,29 @@ def _judge(said: list[dict[str, Any]], at: int) -> tuple[str | None, str]:
     return decision["stage"], ""
 
 
-def _rank(reference: str, folder: Path, steps: int, name: str) -> None:
+def recorded_batches(bundle: str) -> Callable[[int], Any]:
+    """The batches of a recorded step, over and over.
+
+    Args:
+        bundle: The path of its bundle.
+
+    Raises:
+        BundleError: It is damaged.
+        UsageError: It has no batch.
+    """
+    from workbench.evidence import open_bundle
+    from workbench.step import read_state
+
+    batches = read_state(open_bundle(bundle)).micro_batches
+    if not batches:
+        raise UsageError(
+            f"The bundle {bundle!r} has no batch, so there is nothing to train on. Give one that "
+            "has, or write example_batch(self, k) in the step."
+        )
+    return lambda k: batches[k % len(batches)]
+
+
+def _rank(reference: str, folder: Path, steps: int, name: str, bundle: str) -> None:
     """What one rank runs: the steps without a fault, and where all ranks are well, with it."""
     from torch import distributed as dist
 
@@ -106,21 +132,22 @@ def _rank(reference: str, folder: Path, steps: int, name: str) -> None:
     logging.getLogger("workbench").setLevel(logging.CRITICAL)
     dist.init_process_group("gloo")
     step: Any = load_step(None, step=reference)
-    error, own = _train(step, folder / "clean", steps, NO_FAULT)
+    batches = recorded_batches(bundle) if bundle else step.example_batch
+    error, own = _train(step, batches, folder / "clean", steps, NO_FAULT)
     failed: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(failed, failure(error, own))
     why = next((one for one in failed if one is not None), None)
     ledger: list[dict[str, Any]] = []
     if why is None:
         fault = next(one for one in faults() if one.name == name)
-        _, ledger = _train(step, folder, steps, fault)
+        _, ledger = _train(step, batches, folder, steps, fault)
     said = {"ledger": ledger, "failed": why}
     Path(folder, f"said{dist.get_rank()}.json").write_text(jsonio.dumps(said), encoding="utf-8")
     dist.barrier()
 
 
 def _train(
-    step: Any, folder: Path, steps: int, fault: Fault
+    step: Any, batches: Callable[[int], Any], folder: Path, steps: int, fault: Fault
 ) -> tuple[Exception | None, list[dict[str, Any]]]:
     """Train under DDP; gives what the loop raised, if it did, and the ledger."""
     import torch
@@ -141,7 +168,7 @@ def _train(
     try:
         for k in range(steps):
             with fault.during(put, k):
-                recorder.train_step(step.example_batch(k))
+                recorder.train_step(batches(k))
     except Exception as raised:  # noqa: BLE001 - the ledger says what was caught
         error = raised
     recorder.close()
@@ -150,4 +177,4 @@ def _train(
 
 
 if __name__ == "__main__":
-    _rank(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    _rank(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5])

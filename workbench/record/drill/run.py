@@ -84,6 +84,7 @@ def run_drill(
     steps: int = STEPS,
     chosen: Sequence[Fault] | None = None,
     ranks: int = 1,
+    bundle: str | None = None,
 ) -> Drill:
     """Run a training step for a few steps with each fault in turn, in a directory of its own.
 
@@ -96,7 +97,9 @@ def run_drill(
         steps: Steps of each run, at least 3: the fault comes one before the last.
         chosen: The faults; None takes all.
         ranks: With 2 and more, faults of one rank run too: torchrun starts so many processes, and
-            each imports the step and takes its batches from ``example_batch``.
+            each imports the step and takes its batches from ``bundle``, or from
+            ``example_batch``.
+        bundle: A recorded step whose batches the ranks train on; ``batches`` are taken from it.
 
     Raises:
         UsageError: Fewer than three steps.
@@ -116,7 +119,7 @@ def run_drill(
             restore_rng(begin)
             several = one.several_ranks and ranks > 1
             rows.append(
-                _ranks_row(step, steps, one, ranks)
+                _ranks_row(step, steps, one, ranks, bundle)
                 if several
                 else _row(step, batches, steps, one, own)
             )
@@ -141,8 +144,8 @@ def _clean(step: Any, batches: Batches, steps: int) -> Records:
     return records
 
 
-def _ranks_row(step: Any, steps: int, fault: Fault, ranks: int) -> Row:
-    boundary, why = run_ranks(step_reference(step)["reference"], fault, steps, ranks)
+def _ranks_row(step: Any, steps: int, fault: Fault, ranks: int, bundle: str | None) -> Row:
+    boundary, why = run_ranks(step_reference(step)["reference"], fault, steps, ranks, bundle)
     caught = boundary in fault.boundaries and not why
     at = None if boundary is None else steps - 2
     result: Result = "caught" if caught else "missed"
