@@ -107,22 +107,21 @@ def _parts(values: Tensor, wide: torch.dtype) -> Iterator[tuple[Array, float]]:
 
 def _cpu_part(array: Array, wide: torch.dtype) -> tuple[Array, float]:
     _, mantissa, mask, _ = _LAYOUT[wide]
-    whole = np.int64 if wide is torch.float64 else np.int32
+    signed, unsigned = (np.int64, np.uint64) if wide is torch.float64 else (np.int32, np.uint32)
     size = np.abs(array, out=scratch.sizes[array.dtype][: array.size])
-    least = float(np.minimum.reduce(size))
     # the sign is gone, so what is left above the mantissa is the exponent alone
-    places: Array = np.right_shift(size.view(whole), mantissa)
-    counts = np.bincount(places, minlength=mask + 1)
+    bits = size.view(signed)
+    counts = np.bincount(np.right_shift(bits, mantissa), minlength=mask + 1)
     counts[mask] = 0  # what is not finite is counted elsewhere
-    if 0.0 < least < math.inf:
-        return counts, least
-    if counts[0]:
-        counts[0] -= size.size - np.count_nonzero(size)
-    filled = np.flatnonzero(counts)
-    if not filled.size:
+    least = int(bits.item(bits.argmin()))
+    if not least:
+        counts[0] -= bits.size - np.count_nonzero(bits)
+        np.subtract(bits, 1, out=bits)  # zeros become the largest of all
+        bits = bits.view(unsigned)
+        least = int(bits.item(bits.argmin())) + 1
+    if least >= mask << mantissa:
         return counts, math.inf
-    lowest = size[places == filled[0]]
-    return counts, float(lowest[lowest > 0].min())
+    return counts, float(unsigned(least).view(array.dtype))
 
 
 def _device_part(values: Tensor) -> tuple[Array, float]:
