@@ -38,7 +38,7 @@ SAYS = {
     ("layer-bisect", "batch"): "Outside of the model",
     ("trajectory", "forward"): "From step 0 on, all as recorded: 2 steps.",
     ("trajectory", "backward"): "Step 2, backward: gradient:gain.",
-    ("trajectory", "batch"): "All 3 steps from 0 on replay as recorded.",
+    ("trajectory", "batch"): "From step 0 on, all as recorded: 3 steps.",
     ("backend-ladder", "forward"): "Not different from uncompiled code: ",
     ("backend-ladder", "backward"): "Not different from uncompiled code: ",
     ("backend-ladder", "batch"): "Not different from uncompiled code: ",

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from workbench.evidence.wording import clean, number
+from workbench.evidence.wording import clean, counted, number
 from workbench.replay.envelope import DEVIATIONS, EARLIER, FACTOR
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def from_ledger(records: Sequence[Mapping[str, Any]], last: int) -> list[Left]:
 
 
 def _ago(steps: int) -> str:
-    return f"{number(steps)} step{'s' * (steps != 1)} before this one" if steps else "in this step"
+    return f"{counted(steps, 'step')} before this one" if steps else "in this step"
 
 
 def _since(values: Sequence[float], *, upward: bool) -> int | None:

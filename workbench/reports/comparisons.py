@@ -10,7 +10,7 @@ from workbench.charts.rows import Rows
 from workbench.charts.words import KIND_WORDS, MISSING, number
 from workbench.diagnose.answers import born
 from workbench.errors import BundleError
-from workbench.evidence.wording import command_line, count_words, joined
+from workbench.evidence.wording import command_line, count_words, counted, joined
 from workbench.numerics import jsonio
 from workbench.reports import blocks, histories, wording
 from workbench.reports.blocks import Block, Section
@@ -209,7 +209,7 @@ def _value_sentence(report: ComparisonReport) -> str:
     if not compared:
         return "No recorded tensor is in both."
     if data["bitwise"] == compared:
-        return f"All {number(compared)} recorded tensors are equal, bit for bit."
+        return f"Equal, bit for bit: the {counted(compared, 'tensor')} that both recorded."
     return (
         f"{number(int(data['bitwise']))} of {number(compared)} recorded tensors are equal; the "
         f"first that differs is {data['parts_at']}."

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.charts.rows import Rows
 from workbench.charts.words import MISSING, number
 from workbench.evidence.remote import is_local
-from workbench.evidence.wording import joined
+from workbench.evidence.wording import counted, joined
 from workbench.numerics import jsonio
 from workbench.reports import blocks
 from workbench.reports.blocks import Block, Section
@@ -128,7 +128,7 @@ def first_screen(fleet: Fleet) -> Section:
     """What the store holds, in sentences, and the largest groups."""
     found = fleet.found
     totals = found.totals
-    text = f"{_count(totals['incidents'], 'incident')} in {_count(totals['groups'], 'group')}"
+    text = f"{counted(totals['incidents'], 'incident')} in {counted(totals['groups'], 'group')}"
     unknown = [group for group in found.groups if not group["known"]]
     if totals["known"]:
         text += f", {number(len(unknown))} of them without a known fingerprint"
@@ -137,7 +137,7 @@ def first_screen(fleet: Fleet) -> Section:
     )
     newest = found.groups[0] if found.groups else None
     facts = [
-        ("Store", f"{fleet.name}: {_count(totals['bundles'], 'bundle')}. {fleet.asked}", ""),
+        ("Store", f"{fleet.name}: {counted(totals['bundles'], 'bundle')}. {fleet.asked}", ""),
         ("Newest", "" if newest is None else _said(newest, newest["last_seen"][:10]), "groups"),
         ("Largest", "" if largest is None else _said(largest, _incidents(largest)), "groups"),
         ("Diagnosed", f"{number(totals['diagnosed'])} of {number(totals['incidents'])}.", "groups"),
@@ -192,7 +192,7 @@ def counts(fleet: Fleet) -> Section:
     stages = [_stage(_group_of(fleet, one)["stage"]) for one in incidents]
     modules = [_group_of(fleet, one)["module"] for one in incidents]
     causes = [str((one["origin"] or {}).get("cause") or "not known") for one in incidents]
-    counted = (
+    tallies = (
         ("Kind", (one["kind"] for one in incidents)),
         ("Stage", stages),
         ("Module", modules),
@@ -200,7 +200,7 @@ def counts(fleet: Fleet) -> Section:
     )
     rows = tuple(
         (name, value, number(count))
-        for name, values in counted
+        for name, values in tallies
         for value, count in Counter(values).most_common(_MOST_COUNTED)
     )
     caption = "Stage, module and cause of the origin; the stage where caught without a diagnosis."
@@ -298,12 +298,8 @@ def check(fleet: Fleet) -> Section:
 # -- words --------------------------------------------------------------------------------------
 
 
-def _count(count: int, word: str) -> str:
-    return f"{number(count)} {word}{'' if count == 1 else 's'}"
-
-
 def _incidents(group: dict[str, Any]) -> str:
-    return _count(group["count"], "incident")
+    return counted(group["count"], "incident")
 
 
 def _said(group: dict[str, Any], aside: str) -> str:
@@ -361,7 +357,7 @@ def _suspects(many: Sequence[dict[str, Any]]) -> list[Block]:
     """Ranks that were first in more than one incident of a run."""
     first = Counter((one["run_id"], rank) for one in many for rank in one["first_ranks"])
     said = [
-        f"Rank {number(rank)} of {run} was first in {number(count)} incidents."
+        f"Rank {number(rank)} of {run} was first in {counted(count, 'incident')}."
         for (run, rank), count in first.most_common(20)
         if count > 1
     ]

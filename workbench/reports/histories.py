@@ -7,6 +7,7 @@ from typing import Any
 from workbench.charts import CHARTS
 from workbench.charts.rows import Rows
 from workbench.charts.words import number
+from workbench.evidence.wording import counted
 from workbench.numerics import jsonio
 from workbench.reports import blocks
 from workbench.reports.blocks import Block, Section
@@ -75,7 +76,7 @@ def sentence(both: Both) -> str:
                 f"The losses are equal up to step {number(before)} and differ at step "
                 f"{number(step)}."
             )
-    return f"The losses are equal at all {number(len(shared))} steps that are in both ledgers."
+    return f"The losses are equal at the {counted(len(shared), 'step')} that both ledgers have."
 
 
 def _by_step(incident: Incident) -> dict[int, Any]:

@@ -11,7 +11,7 @@ from workbench.charts.rows import Rows
 from workbench.charts.words import MISSING, number
 from workbench.errors import UsageError
 from workbench.evidence.verdicts import result_sentence
-from workbench.evidence.wording import joined
+from workbench.evidence.wording import counted, joined
 from workbench.reports import blocks
 from workbench.reports.blocks import Block, Section
 from workbench.reports.incident import Incident
@@ -163,9 +163,9 @@ def first_screen(report: SweepReport) -> Section:
     cells = report.cells[1:]
     gone = [cell for cell in cells if cell["result"] in ("gone", "benign_skip")]
     broken = [cell for cell in cells if cell["result"] in ("error", "died", "stopped")]
-    counted = f"{number(len(gone))} of {number(len(cells))} changed conditions end the failure"
+    ended = f"it is gone with {number(len(gone))} of {counted(len(cells), 'changed condition')}"
     if not cells:
-        counted = "every condition asked for is the recorded one, so nothing was changed"
+        ended = "every condition asked for is the recorded one, so nothing was changed"
     tone = "bad" if report.fails_here else ""
     lead = "The failure is reproduced here" if report.fails_here else "It did not fail here"
     facts = [
@@ -181,7 +181,7 @@ def first_screen(report: SweepReport) -> Section:
     ]
     data = {"schema": "workbench.sweep-report/1", "sweep": report.sweep, "minimal": report.minimal}
     kept = [fact for fact in facts if fact[1]]
-    return opening(report.incident, "Sweep", (f"{lead}; {counted}.", tone), kept, data)
+    return opening(report.incident, "Sweep", (f"{lead}; {ended}.", tone), kept, data)
 
 
 def _original(report: SweepReport) -> str:

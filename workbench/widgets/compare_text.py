@@ -120,8 +120,8 @@ def _rows(rows: list[Mapping[str, Any]], first: str, second: str, opened: bool) 
     label = "Show the first that differ" if opened else f"Show all {number(len(rows))}"
     order = "in the order they came to be" if opened else "those with differing masks first"
     what = "tensors" if opened else "tensors differ"
-    counted = f"{number(len(shown))} {what}, {order}." if shown else "No tensor differs."
-    head = f'<p class="wb-dim">{counted} '
+    caption = f"{number(len(shown))} {what}, {order}." if shown else "No tensor differs."
+    head = f'<p class="wb-dim">{caption} '
     head += link("all_tensors", label) + "</p>"
     return head + (table(heads, cells) if cells else "") + tail
 

@@ -60,7 +60,7 @@ def test_sweep_counts_what_ends_the_failure_and_names_what_did_not_run():
     died = cell("dtype float64", "died", error="out of memory", tensor=None)
     section = sweeps.first_screen(sweep([cell("autocast off"), died]))
     said = title(section)["headline"]
-    assert said == "The failure is reproduced here; 1 of 2 changed conditions end the failure."
+    assert said == "The failure is reproduced here; it is gone with 1 of 2 changed conditions."
     assert facts(section)["Gone with"] == "autocast off."
     assert facts(section)["Not run"] == "dtype float64 (out of memory)"
 

@@ -183,24 +183,20 @@ def _spreads(found: Triage, group: str) -> list[str]:
 
 
 def _closing(found: Triage, hidden: int) -> str:
-    from workbench.evidence.wording import number
+    from workbench.evidence.wording import counted, number
 
     totals = found.totals
-    text = f"{_count(totals['bundles'], 'bundle')}, {_count(totals['incidents'], 'incident')}, "
-    text += f"{_count(totals['groups'], 'group')}"
+    text = f"{counted(totals['bundles'], 'bundle')}, {counted(totals['incidents'], 'incident')}, "
+    text += f"{counted(totals['groups'], 'group')}"
     if hidden:
-        text += f"; {_count(hidden, 'group')} of known fingerprints not listed"
+        text += f"; {counted(hidden, 'group')} of known fingerprints not listed"
     elif totals["known"]:
-        text += f"; {_count(totals['known'], 'incident')} of known fingerprints"
+        text += f"; {counted(totals['known'], 'incident')} of known fingerprints"
     if totals["older"]:
         text += f"; {number(totals['older'])} older left out"
     if totals["unreadable"]:
         text += f"; {number(totals['unreadable'])} could not be read"
     return f"{text}."
-
-
-def _count(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def _next(group: dict[str, Any]) -> str:
