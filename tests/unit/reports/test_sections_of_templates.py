@@ -287,7 +287,7 @@ def test_comparison_looks_at_masks_before_values():
 
 def test_history_says_how_far_two_runs_are_equal():
     a, b = incident(), incident()
-    assert "are equal at all" in facts(comparisons.first_screen(comparison(a, b)))["History"]
+    assert "are equal at the" in facts(comparisons.first_screen(comparison(a, b)))["History"]
     b.ledger = [dict(record) for record in b.ledger]
     b.ledger[-3]["loss"] = 1e9
     said = facts(comparisons.first_screen(comparison(a, b)))["History"]
