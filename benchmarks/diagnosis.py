@@ -229,7 +229,7 @@ def events_table(options: argparse.Namespace) -> list[dict[str, Any]]:
 def _after(replay: Replay, trace: Any, bundle: Any) -> int:
     """Slice, causes, growth and findings of a trace that is there; the second pass is in it."""
     from workbench.diagnose.analysis import analyse
-    from workbench.diagnose.findings import build
+    from workbench.diagnose.document import build
 
     analysis = analyse(trace, lambda keep: replay.kept(keep, until="backward"))
     findings = build(bundle, replay.verdict(trace), analysis, [], None, replay)
