@@ -68,9 +68,9 @@ class Graph(Sequence[Event]):
         """One event by its number, or a list of several."""
         if isinstance(index, slice):
             return [self._event(number) for number in range(*index.indices(len(self._raw)))]
-        if index < 0:
-            index += len(self._raw)
-        return self._event(index)
+        return self._event(
+            range(len(self._raw))[index]
+        )  # which takes negative numbers, and refuses
 
     def __iter__(self) -> Iterator[Event]:
         """All events, also those that are added meanwhile."""
