@@ -63,9 +63,9 @@ def test_a_run_that_has_ended_is_not_asked(tmp_path):
     with pytest.raises(CannotRunError, match="No recorder is alive"):
         ask(tmp_path, "too late")
     assert not (tmp_path / REQUEST_FILE).exists()
-    recorder.train_step(step.batch(1))  # it goes on after all
+    step, resumed = make(steps.Cnn, tmp_path)
     ask(tmp_path, "now")
-    assert recorder.train_step(step.batch(2)).incident is not None
+    assert resumed.train_step(step.batch(1)).incident is not None
 
 
 def test_wrong_use_is_told(tmp_path):
