@@ -75,7 +75,7 @@ def trace_changed(replay: Replay, intervention: Intervention) -> Trace | None:
     if session is None:
         return None
     with session.running(traced=True):
-        tracer = Tracer(session.runner, (), session.batches)
+        tracer = Tracer(session.runner, session.batches)
         tracer.calls.changes = _changes(intervention)
         trace = tracer.run(_last(replay, session), None, True)
     return trace if _applied(intervention) else None

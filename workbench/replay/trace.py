@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -127,16 +127,11 @@ class Trace:
         """The first outcome whose gate tripped."""
         return next((o for o in self.outcomes if o.status == "bad"), None)
 
-    def same_events(self, other: Trace) -> bool:
-        """Whether two traces executed the same ops in the same order."""
-        return [e.op for e in self.graph] == [e.op for e in other.graph]
-
 
 def trace_step(
     runner: StepRunner,
     *,
     until: Stage | None = None,
-    keep: Collection[int] = (),
     before: Callable[[], None] | None = None,
     micro_batches: Sequence[Any] = (),
     stop_when_bad: bool = True,
@@ -147,7 +142,6 @@ def trace_step(
     Args:
         runner: A runner after ``begin``.
         until: Last stage to run; None runs all.
-        keep: Events (numbers of an earlier trace) whose real arguments are kept.
         before: Called right before the first unit, inside the trace's set-up: restores the RNG.
         micro_batches: The step's micro-batches, to name them as leaves.
         stop_when_bad: Whether to stop at the first gate that trips, as a recorder that raises does.
@@ -156,7 +150,7 @@ def trace_step(
     Returns:
         The trace. An exception of the user's code ends the step and is described in it.
     """
-    tracer = Tracer(runner, keep, micro_batches, exponents=exponents)
+    tracer = Tracer(runner, micro_batches, exponents=exponents)
     return tracer.run(until, before, stop_when_bad)
 
 
@@ -165,7 +159,6 @@ class Tracer:
 
     Args:
         runner: A runner after ``begin``.
-        keep: Numbers of events whose real arguments are kept.
         micro_batches: The step's micro-batches, to name them as leaves.
         looks: Says by module and stage of which events the tensors are looked at; None: of all.
         exponents: Whether the ranges say how magnitudes are spread over binary exponents.
@@ -174,7 +167,6 @@ class Tracer:
     def __init__(
         self,
         runner: StepRunner,
-        keep: Collection[int],
         micro_batches: Sequence[Any],
         looks: Callable[[str, str], bool] | None = None,
         exponents: bool = False,
@@ -183,9 +175,9 @@ class Tracer:
         self.context = StepContext()
         self.log = StorageLog()
         self.calls = CallMode()
-        self.mode = TraceMode(self.context, self.log, self.calls, keep, looks)
+        self.mode = TraceMode(self.context, self.log, self.calls, looks)
         self.layers = Layers(self.context, self.log, self.mode.events, exponents)
-        self.trace = Trace(self.mode.events, self.layers.rows, kept=self.mode.kept)
+        self.trace = Trace(self.mode.events, self.layers.rows)
         _name_leaves(self.log, runner, micro_batches)
 
     def run(

@@ -131,7 +131,7 @@ class _PartTracer(Tracer):
     def __init__(
         self, runner: StepRunner, parts: tuple[Part, ...], micro_batches: Sequence[Any]
     ) -> None:
-        super().__init__(runner, (), micro_batches, _within(parts))
+        super().__init__(runner, micro_batches, _within(parts))
         self.borders: list[Border] = []
         self._begun: dict[str, int] = {}
         self._ended: dict[str, int] = {}

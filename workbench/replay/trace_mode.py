@@ -8,7 +8,7 @@ be worked out once (an op's plan, a position in the step, a source line) is.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,18 +23,15 @@ from workbench.replay.trace_arguments import (
     arguments,
     as_float,
     bad_positions,
-    cloned,
     list_elements,
     tensors_in,
 )
 from workbench.replay.trace_bad import (
     absorbs_some,
     verify_inputs,
-    written_besides,
-    written_in_place,
 )
 from workbench.replay.trace_context import StepContext
-from workbench.replay.trace_events import KeptEvent, Write
+from workbench.replay.trace_events import Write
 from workbench.replay.trace_graph import MODULE, STAGE, Graph, Head, RawRead, Scalars
 from workbench.replay.trace_place import Places
 from workbench.replay.trace_plan import FLOATING, PLANS, OpPlan
@@ -96,7 +93,6 @@ class TraceMode(TorchDispatchMode):
         context: Stage and module position, kept up to date by the caller.
         log: The storages' write log.
         calls: Numbers the torch function calls.
-        keep: Numbers of events whose real arguments are to be kept.
         looks: Says by module and stage of which events the tensors are looked at; of the others
             only the dataflow is noted. None looks at all.
     """
@@ -106,14 +102,11 @@ class TraceMode(TorchDispatchMode):
         context: StepContext,
         log: StorageLog,
         calls: CallMode,
-        keep: Collection[int] = (),
         looks: Callable[[str, str], bool] | None = None,
     ) -> None:
         super().__init__()
         self.log = log
         self.events = Graph()
-        self.kept: dict[int, KeptEvent] = {}
-        self._keep = frozenset(keep)
         self._looks = looks
         self._places = Places(context, calls, self.events)
         self._collector = Collector()
@@ -145,8 +138,8 @@ class TraceMode(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         with unnumbered():  # within backward the numbering mode is on in here
             head = self._places.head(sys._getframe(1))
-            if plan.elementwise_lists or self._keep:
-                return self._record(func, plan, args, kwargs or {}, head)
+            if plan.elementwise_lists:
+                return self._record_list(func, plan, args, kwargs or {}, head)
             return self._record_one(func, plan, args, kwargs or {}, head)
 
     def _record_one(
@@ -157,7 +150,7 @@ class TraceMode(TorchDispatchMode):
         kwargs: dict[str, Any],
         head: Head,
     ) -> Any:
-        """Record an op that is one event, nothing of which is kept."""
+        """Record an op that is one event."""
         events = self.events
         number = len(events)
         looks = self._looks
@@ -178,7 +171,7 @@ class TraceMode(TorchDispatchMode):
             self._note_results(plan, number, [part], out, looked)
         return out
 
-    def _record(
+    def _record_list(
         self,
         func: Any,
         plan: OpPlan,
@@ -186,9 +179,8 @@ class TraceMode(TorchDispatchMode):
         kwargs: dict[str, Any],
         head: Head,
     ) -> Any:
-        """Record any op: one event for each list element, real arguments where they are kept."""
-        given = arguments(plan, args, kwargs)
-        parts = list_elements(plan, given) if plan.elementwise_lists else [given]
+        """Record a list op: one event for each element."""
+        parts = list_elements(plan, arguments(plan, args, kwargs))
         first = len(self.events)
         looks = self._looks
         looked = looks is None or looks(head[MODULE], head[STAGE])
@@ -197,8 +189,6 @@ class TraceMode(TorchDispatchMode):
             self.events.add(plan, head, reads, [], scalars)
             if self._unseen:
                 self._note_unseen(number)
-        numbers = range(first, first + len(parts))
-        kept = self._keep_inputs(func, plan, numbers, args, kwargs) if self._keep else None
         try:
             out = func(*args, **kwargs)
         except Exception as error:
@@ -206,13 +196,6 @@ class TraceMode(TorchDispatchMode):
             raise
         if not plan.view:
             self._note_results(plan, first, parts, out, looked)
-        if kept is not None:
-            with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS):
-                kept.outputs = [t.detach().clone() for _, t in tensors_in("out", out)]
-                if plan.makes_new:
-                    kept.written = written_besides(plan, given)
-                if not kept.outputs:  # a list op that writes in place returns nothing
-                    kept.outputs = written_in_place(plan, parts)
         return out
 
     # -- reads --------------------------------------------------------------------------------
@@ -299,28 +282,6 @@ class TraceMode(TorchDispatchMode):
     def _changed_unseen(self, record: StorageRecord, tensor: Tensor) -> bool:
         with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS):
             return self.log.changed_unseen(record, tensor)
-
-    def _keep_inputs(
-        self,
-        func: Any,
-        plan: OpPlan,
-        numbers: range,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> KeptEvent | None:
-        if self._keep.isdisjoint(numbers):
-            return None
-        with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS):
-            kept = KeptEvent(
-                numbers[0],
-                func,
-                tuple(cloned(value) for value in args),
-                {name: cloned(value) for name, value in kwargs.items()},
-                plan.arguments,
-            )
-        for number in numbers:
-            self.kept[number] = kept
-        return kept
 
     # -- writes -------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ def test_it_agrees_with_the_full_trace_inside_and_looks_at_nothing_outside(step,
     replay = Replay.from_source(record(step))
     full = replay.trace()
     traced = trace_part(replay, [part])
-    assert traced.trace.same_events(full)
+    assert [e.op for e in traced.trace.graph] == [e.op for e in full.graph]
     looked = 0
     for ours, theirs in zip(traced.trace.graph, full.graph, strict=True):
         assert [r.producers for r in ours.reads] == [r.producers for r in theirs.reads]
