@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from workbench.charts.finite import FloatArray
+from workbench.charts.ledger_series import ledger_series
 from workbench.charts.words import KINDS
 from workbench.errors import UsageError
 
@@ -33,8 +34,6 @@ _TENSORS = {
 }
 TENSORS = tuple(_TENSORS)
 
-FloatArray = npt.NDArray[np.float64]
-
 
 class TableLike(Protocol):
     """A columnar table: equally long columns by name."""
@@ -43,42 +42,6 @@ class TableLike(Protocol):
     def columns(self) -> Mapping[str, Any]:
         """Column name -> array or list."""
         ...
-
-
-@dataclass(frozen=True)
-class Reduced:
-    """A reduction over the finite elements of an array, and what was left out.
-
-    Attributes:
-        value: The result, None when no element is finite.
-        finite: Number of elements it was taken over.
-        nan: Number of NaN left out.
-        pos_inf: Number of +Inf left out.
-        neg_inf: Number of −Inf left out.
-    """
-
-    value: float | None
-    finite: int
-    nan: int
-    pos_inf: int
-    neg_inf: int
-
-
-def reduce_finite(values: npt.ArrayLike, how: Literal["min", "max", "mean"]) -> Reduced:
-    """Reduce the finite elements of an array and count the others."""
-    array = np.asarray(values, dtype=np.float64)
-    finite = array[np.isfinite(array)]
-    value: float | None = None
-    if finite.size:
-        result = {"min": finite.min(), "max": finite.max(), "mean": finite.mean()}[how]
-        value = float(result)
-    return Reduced(
-        value,
-        int(finite.size),
-        int(np.isnan(array).sum()),
-        int(np.isposinf(array).sum()),
-        int(np.isneginf(array).sum()),
-    )
 
 
 def tensor_kinds(layers: TableLike) -> tuple[str, ...]:
@@ -178,81 +141,12 @@ def _floats(values: Any, rows: npt.NDArray[np.intp]) -> FloatArray:
     return np.asarray([math.nan if v is None else float(v) for v in picked], dtype=np.float64)
 
 
-# Ledger field -> variable of the dataset; all are numbers or None.
-_SERIES = {"loss": "loss", "grad_norm": "grad_norm", "loss_scale": "scale"}
-SERIES = ("loss", "grad_norm", "scale", "learning_rate")
-
-
 def ledger_arrays(records: Sequence[Mapping[str, Any]], rank: int | None = None) -> xr.Dataset:
-    """A ledger as series over steps.
-
-    Args:
-        records: L1 records, in the order they were written.
-        rank: Keep only this rank's records; None keeps all.
-
-    Returns:
-        Dimension ``record``: ``step`` (int64), for each of ``loss, grad_norm, scale,
-        learning_rate`` a float64 array (NaN where not finite or not recorded) and ``<name>_kind``
-        (``finite``, ``nan``, ``pos_inf``, ``neg_inf`` or ``missing``); ``skipped_by`` (``none``,
-        ``scaler``, ``gate``); ``alerts``, their messages as one text, empty where there are none.
-    """
-    kept = [r for r in records if rank is None or r.get("rank") in (None, rank)]
-    data: dict[str, Any] = {}
-    for field, name in _SERIES.items():
-        _add_series(data, name, [_scalar(record.get(field)) for record in kept])
-    _add_series(data, "learning_rate", [_learning_rate(record) for record in kept])
-    data["step"] = ("record", np.asarray([int(r.get("step") or 0) for r in kept], dtype=np.int64))
-    skips = [_skipped_by(record) for record in kept]
-    data["skipped_by"] = ("record", np.asarray(skips, dtype=object).reshape(len(kept)))
-    alerts = [_alert_words(record) for record in kept]
-    data["alerts"] = ("record", np.asarray(alerts, dtype=object).reshape(len(kept)))
-    return xr.Dataset(data, coords={"record": np.arange(len(kept))})
-
-
-def _add_series(data: dict[str, Any], name: str, values: list[float | None]) -> None:
-    kinds = [_kind(value) for value in values]
-    finite = [
-        value if value is not None and kind == "finite" else math.nan
-        for value, kind in zip(values, kinds, strict=True)
-    ]
-    data[name] = ("record", np.asarray(finite, dtype=np.float64))
-    data[f"{name}_kind"] = ("record", np.asarray(kinds, dtype=object).reshape(len(kinds)))
-
-
-def _kind(value: float | None) -> str:
-    if value is None:
-        return "missing"
-    if math.isnan(value):
-        return "nan"
-    if math.isinf(value):
-        return "pos_inf" if value > 0 else "neg_inf"
-    return "finite"
-
-
-def _scalar(value: Any) -> float | None:
-    """A number of the ledger; also one still in the tagged form of strict JSON."""
-    if isinstance(value, Mapping) and value.get("finite") is False:
-        return float(str(value.get("value")))
-    return float(value) if isinstance(value, (int, float)) else None
-
-
-def _learning_rate(record: Mapping[str, Any]) -> float | None:
-    """The first parameter group's rate: nested lists are one list per optimizer."""
-    rates = record.get("learning_rates")
-    while isinstance(rates, (list, tuple)) and rates:
-        rates = rates[0]
-    return _scalar(rates)
-
-
-def _alert_words(record: Mapping[str, Any]) -> str:
-    found = record.get("alerts") or ()
-    said = [str(a.get("message") or a.get("name") or "") for a in found if isinstance(a, Mapping)]
-    return " ".join(one for one in said if one)
-
-
-def _skipped_by(record: Mapping[str, Any]) -> str:
-    reasons = [str(o.get("skipped_by") or "none") for o in record.get("optimizers") or ()]
-    return next((reason for reason in reasons if reason != "none"), "none")
+    """A ledger's series as a dataset over the dimension ``record``: see ``ledger_series``."""
+    data = ledger_series(records, rank)
+    size = len(data["step"])
+    series = {name: ("record", values) for name, values in data.items()}
+    return xr.Dataset(series, coords={"record": np.arange(size)})
 
 
 def trace_tree(layers: TableLike | None, records: Sequence[Mapping[str, Any]] = ()) -> xr.DataTree:

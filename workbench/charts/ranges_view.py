@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from workbench.charts.arrays import FloatArray, TableLike, layer_arrays, reduce_finite
+from workbench.charts.arrays import TableLike, layer_arrays
+from workbench.charts.finite import FloatArray, reduce_finite
 from workbench.charts.grouping import MAX_LAYERS, group_layers
 from workbench.charts.words import KINDS, number
 from workbench.errors import UsageError

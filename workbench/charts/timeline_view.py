@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import xarray as xr
 
-from workbench.charts.arrays import SERIES, FloatArray, ledger_arrays, reduce_finite
+from workbench.charts.finite import FloatArray, reduce_finite
+from workbench.charts.ledger_series import SERIES, LedgerSeries, ledger_series
 from workbench.charts.words import KINDS
 from workbench.errors import UsageError
 
@@ -68,7 +68,6 @@ class TimelineView:
     """Arrays of a timeline.
 
     Attributes:
-        records: The window of the ledger that is shown.
         steps: Step of each record.
         series: The four rows, top to bottom.
         skips: ``(record, by)`` of every update that was withheld.
@@ -76,7 +75,6 @@ class TimelineView:
         incident: Step of the incident, None when the ledger has none.
     """
 
-    records: xr.Dataset
     steps: tuple[int, ...]
     series: tuple[Series, ...]
     skips: tuple[tuple[int, str], ...]
@@ -101,29 +99,29 @@ def timeline_view(
     Raises:
         UsageError: The ledger has no record to show.
     """
-    data = ledger_arrays(ledger, rank)
-    if data.sizes["record"] == 0:
+    data = ledger_series(ledger, rank)
+    if len(data["step"]) == 0:
         raise UsageError(
             f"The ledger has no record{'' if rank is None else f' of rank {rank}'}, so there is "
             "no timeline to draw. Choose another rank, or record with a longer ledger window."
         )
-    steps = data["step"].values
+    steps = data["step"]
     first = int(steps.max()) - before if incident is None else incident - before
-    data = data.isel(record=np.flatnonzero(steps >= first))
-    skips = [(i, str(by)) for i, by in enumerate(data["skipped_by"].values) if by != "none"]
+    shown = np.flatnonzero(steps >= first)
+    data = {name: values[shown] for name, values in data.items()}
+    skips = [(i, str(by)) for i, by in enumerate(data["skipped_by"]) if by != "none"]
     return TimelineView(
-        records=data,
-        steps=tuple(int(step) for step in data["step"].values),
+        steps=tuple(int(step) for step in data["step"]),
         series=tuple(_series(data, name) for name in SERIES),
         skips=tuple(skips),
-        alerts=tuple((i, str(said)) for i, said in enumerate(data["alerts"].values) if said),
+        alerts=tuple((i, str(said)) for i, said in enumerate(data["alerts"]) if said),
         incident=incident,
     )
 
 
-def _series(data: xr.Dataset, name: str) -> Series:
-    values = data[name].values
-    kinds = tuple(str(kind) for kind in data[f"{name}_kind"].values)
+def _series(data: LedgerSeries, name: str) -> Series:
+    values = data[name]
+    kinds = tuple(str(kind) for kind in data[f"{name}_kind"])
     low, high = reduce_finite(values, "min").value, reduce_finite(values, "max").value
     if low is None or high is None:
         low, high = 0.0, 1.0

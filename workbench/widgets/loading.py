@@ -1,7 +1,8 @@
 """Loads what takes seconds beside the event loop, so that recorded facts are on screen before it.
 
-Charts come first, then torch, which says what can be changed here. Without an event loop, in
-scripts and tests, both are loaded at once.
+Charts come first, then torch, which says what can be changed here. Importing torch keeps the
+kernel from answering the page for seconds, so it waits until the first chart has had time to be
+drawn. Without an event loop, in scripts and tests, both are loaded at once.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from workbench.widgets.actions import ChartsLoaded, SavedLayersCame, SwitchesCam
 from workbench.widgets.saved import saved_layers, traced_on
 from workbench.widgets.store import Store
 
-CHARTS = ("plotly.graph_objects", "plotly.basewidget", "xarray")
-TORCH = ("torch",)
+CHARTS = ("plotly.graph_objects", "plotly.basewidget")
+TORCH = ("xarray", "torch")
+DRAWING_S = 2.0
+"""Seconds left to the page for its first chart."""
 
 
 class Loading:
@@ -33,6 +36,7 @@ class Loading:
     def __init__(self, store: Store, bundle: Any) -> None:
         self._store, self._bundle = store, bundle
         self._completed = self._closed = False
+        self._wanted = threading.Event()
 
     def start(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Load everything, beside ``loop`` where there is one."""
@@ -42,12 +46,13 @@ class Loading:
             return
 
         def load() -> None:
-            steps: list[tuple[tuple[str, ...], Callable[[], None]]]
-            steps = [(CHARTS, self._charts), (TORCH, self.complete)]
-            for modules, then in steps:
+            steps: list[tuple[tuple[str, ...], Callable[[], None], float]]
+            steps = [(CHARTS, self._charts, DRAWING_S), (TORCH, self.complete, 0.0)]
+            for modules, then, pause in steps:
                 for module in modules:
                     import_module(module)
                 loop.call_soon_threadsafe(partial(self._store.guard.run, "main", then))
+                self._wanted.wait(pause)
 
         threading.Thread(target=load, name="workbench-loading", daemon=True).start()
 
@@ -56,6 +61,7 @@ class Loading:
         if self._completed or self._closed:
             return
         self._completed = True
+        self._wanted.set()
         from workbench.widgets.switches import device_note, read_switches
 
         note = device_note(self._bundle.conditions)
@@ -70,6 +76,7 @@ class Loading:
     def close(self) -> None:
         """The panel is gone: what is still being loaded changes nothing any more."""
         self._closed = True
+        self._wanted.set()
 
     def _charts(self) -> None:
         if not self._closed:

@@ -7,10 +7,10 @@ from tests.unit.charts.fabricated import FakeTable, layers_table, ledger
 from workbench.charts.arrays import (
     layer_arrays,
     ledger_arrays,
-    reduce_finite,
     tensor_kinds,
     trace_tree,
 )
+from workbench.charts.finite import reduce_finite
 from workbench.errors import UsageError
 
 
