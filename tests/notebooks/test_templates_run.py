@@ -30,23 +30,23 @@ SAYS = {
     ("incident", "forward"): "Born at aten.convolution.default in up.1",
     ("incident", "backward"): "ReciprocalBackward0",
     ("incident", "batch"): "bad label",
-    ("sweep", "forward"): "1 of 2 changed conditions end",
-    ("sweep", "backward"): "0 of 1 changed conditions end",
-    ("sweep", "batch"): "0 of 1 changed conditions end",
+    ("sweep", "forward"): "it is gone with 1 of 2 changed conditions",
+    ("sweep", "batch"): "it is gone with 0 of 1 changed condition.",
     ("layer-bisect", "forward"): "up.1, in forward.",
     ("layer-bisect", "backward"): "Born at aten.mul.Tensor in inverse",
     ("layer-bisect", "batch"): "Outside of the model",
-    ("trajectory", "forward"): "From step 0 on, all as recorded: 2 steps.",
     ("trajectory", "backward"): "Step 2, backward: gradient:gain.",
     ("trajectory", "batch"): "From step 0 on, all as recorded: 3 steps.",
-    ("backend-ladder", "forward"): "Not different from uncompiled code: ",
     ("backend-ladder", "backward"): "Not different from uncompiled code: ",
-    ("backend-ladder", "batch"): "Not different from uncompiled code: ",
     ("incident-comparison", "forward"): "Two failures: A is born at aten.convolution.default",
     ("incident-comparison", "backward"): "Both are the same bundle.",
-    ("incident-comparison", "batch"): "The losses differ from step 0 on",
 }
-"""What must stand on the page; a comparison is made with the incident in backward."""
+"""What must stand on the page; a comparison is made with the incident in backward. Not all of a
+template's three: each run starts a kernel, and the others differ in what other tests look at."""
+
+
+def test_every_template_about_bundles_is_run():
+    assert {template for template, _ in SAYS} == set(OF_BUNDLES)
 
 
 def make(template, incidents, name, folder, **parameters):
@@ -67,8 +67,7 @@ def make(template, incidents, name, folder, **parameters):
     )
 
 
-@pytest.mark.parametrize("name", ["forward", "backward", "batch"])
-@pytest.mark.parametrize("template", OF_BUNDLES)
+@pytest.mark.parametrize(("template", "name"), SAYS)
 def test_template_on_a_real_incident(template, name, incidents, tmp_path):
     page = make(template, incidents, name, tmp_path)
     html = page.read_text(encoding="utf-8")

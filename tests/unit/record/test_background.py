@@ -9,6 +9,7 @@ from recorded_steps import Cnn
 from recorder_helpers import make
 
 from workbench import Policy, open_bundle
+from workbench.evidence.presence import MARK
 from workbench.step.digests import state_fingerprint
 from workbench.step.storage import read_state
 
@@ -68,7 +69,7 @@ def test_a_full_disk_is_told_and_counted_and_half_a_bundle_says_so(tmp_path):
     assert "parameters" in bundle.manifest.completeness["forward_loss"]
     left = {path.name for path in bundle.path.rglob("*.safetensors*")}
     assert left == {"batch.safetensors", "rng.safetensors"}
-    assert [path for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert [path for path in tmp_path.iterdir() if path.name.startswith(".")] == [tmp_path / MARK]
 
 
 def test_training_goes_on_meanwhile_and_the_evidence_is_of_before(tmp_path):

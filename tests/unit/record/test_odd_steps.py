@@ -2,6 +2,7 @@
 
 import json
 import resource
+import shutil
 import signal
 
 import odd_steps as steps
@@ -133,8 +134,7 @@ def test_a_snapshot_of_a_named_tuple_keeps_its_class():
 def test_a_ledger_that_was_removed_is_written_anew(tmp_path):
     ledger = Ledger(tmp_path / "runs", "r", 5)
     ledger.append({"step": 0})
-    ledger.path.unlink()
-    ledger.path.parent.rmdir()
+    shutil.rmtree(ledger.path.parent)
     ledger.append({"step": 1})
     assert [json.loads(line) for line in ledger.path.read_text().splitlines()] == [{"step": 1}]
 

@@ -11,6 +11,7 @@ from torch.nn.utils import parametrizations
 
 from workbench import Policy, Recorder, TrainingStep
 from workbench.diagnose.zoo_step import incident_step, seed_everything
+from workbench.evidence.presence import MARK
 from workbench.numerics.digests import tensor_digest
 from workbench.step import StepRunner, capture_rng
 
@@ -216,6 +217,6 @@ def test_a_step_that_is_interrupted_leaves_training_as_it_was(tmp_path, error):
     assert recorded == bare
     assert recorder.failures == []
     assert len(recorder.bundles) == (1 if isinstance(error, ValueError) else 0)
-    assert [path for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert [path for path in tmp_path.iterdir() if path.name.startswith(".")] == [tmp_path / MARK]
     if isinstance(error, ValueError):
         assert any(str(recorder.bundles[0]) in note for note in error.__notes__)
