@@ -117,11 +117,6 @@ class Case:
             return value.to(torch.float64)
         return None
 
-    def has_zero(self, name: str | int) -> bool:
-        """Whether a tensor argument of the origin's op has an exact zero."""
-        value = self.argument(name)
-        return isinstance(value, torch.Tensor) and bool((value == 0).any())
-
     def division(self) -> tuple[Tensor, Tensor] | None:
         """Return what the origin's op divides by what, in float64; None when it divides nothing.
 

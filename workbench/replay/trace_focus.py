@@ -188,9 +188,6 @@ class _PartTracer(Tracer):
             leaf = (record.leaf or ("captured_tensor", f"{kind} of {path}")) if remains else None
             self.borders.append(Border(kind, path, nth, counts, producers, leaf))
 
-    def _parameter_rows(self) -> None:
-        """Ranges of parameters belong to a full trace."""
-
 
 def _within(parts: tuple[Part, ...]) -> Callable[[str, str], bool]:
     """Whether a module and a stage lie within one of the parts, remembered."""

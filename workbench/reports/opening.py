@@ -72,8 +72,3 @@ def require_code(incident: Incident, template: str, step: str, trust: str) -> No
         "again with it, or with your own copy of the code (--step REFERENCE): "
         f"{command_line('report', incident.name, '--template', template, '--trust', 'import')}"
     )
-
-
-def finite_or_bad(*, bad: bool) -> str:
-    """The tone of a headline."""
-    return "bad" if bad else ""
