@@ -8,7 +8,7 @@ value is unusual, not that it is wrong.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,8 @@ class Outlier:
         usual: Median over the earlier steps.
         factor: How many times the median it is, or NaN where signs differ.
         earlier: How many earlier steps there were.
+        unknown: First and last of the steps right before it that were not replayed as they ran, or
+            None.
     """
 
     step: int
@@ -56,6 +58,7 @@ class Outlier:
     usual: float
     factor: float
     earlier: int
+    unknown: tuple[int, int] | None = None
 
     def sentence(self, last: int) -> str:
         """Say it, with the distance to the incident's step."""
@@ -63,10 +66,17 @@ class Outlier:
         what = names[self.series].format(self.parameter)
         ago = last - self.step
         when = "in the failing step itself" if ago == 0 else f"{counted(ago, 'step')} earlier"
+        before, doubt = f"the {self.earlier:,} steps before", ""
+        if self.unknown is not None:
+            first, until = self.unknown
+            before = f"the {self.earlier:,} earlier steps that repeat the record"
+            steps = (
+                f"Step {first:,} was" if first == until else f"Steps {first:,} to {until:,} were"
+            )
+            doubt = f" {steps} not replayed as recorded, so it may have left it before."
         return (
             f"At step {self.step:,}, {when}, {what} left its usual envelope: "
-            f"{number(self.value)}, where the {self.earlier:,} steps before had a median of "
-            f"{number(self.usual)}."
+            f"{number(self.value)}, where {before} had a median of {number(self.usual)}.{doubt}"
         )
 
     def to_data(self, last: int) -> dict[str, Any]:
@@ -79,21 +89,35 @@ class Outlier:
             "value": self.value,
             "usual": self.usual,
             "earlier": self.earlier,
+            "unknown": None if self.unknown is None else list(self.unknown),
             "sentence": self.sentence(last),
         }
 
 
 def first_outlier(steps: Table, ranges: Table) -> Outlier | None:
-    """The earliest value outside its envelope; of one step's, the one that is furthest out."""
+    """The earliest value outside its envelope; of one step's, the one that is furthest out.
+
+    Args:
+        steps: One row a step. Those whose ``follows`` is False start from other values than the
+            recorded ones: what they computed is no part of the way to the incident.
+        ranges: One row a step and parameter.
+    """
+    rows = zip(steps.columns.get("step", ()), steps.columns.get("follows", ()), strict=True)
+    departed = {int(step) for step, follows in rows if not follows}
     found = []
-    for series, parameter, where, values in _series(steps, ranges):
+    for series, parameter, where, values in _series(steps, ranges, departed):
         place = leaves(values)
         if place is None:
             continue
         usual = median(values[:place])
         factor = values[place] / usual if usual and values[place] / usual > 0 else math.nan
-        out = Outlier(where[place], series, parameter, values[place], usual, factor, place)
-        found.append(out)
+        between = sorted(step for step in departed if where[place - 1] < step < where[place])
+        found.append(
+            Outlier(
+                where[place], series, parameter, values[place], usual, factor, place,
+                (between[0], between[-1]) if between else None,
+            )
+        )  # fmt: skip
     return min(found, key=lambda o: (o.step, -_distance(o.factor)), default=None)
 
 
@@ -115,21 +139,25 @@ def _distance(factor: float) -> float:
     return math.inf if math.isnan(factor) else abs(math.log(factor))
 
 
-def _series(steps: Table, ranges: Table) -> Iterator[tuple[str, str, list[int], list[float]]]:
+def _series(
+    steps: Table, ranges: Table, departed: Set[int]
+) -> Iterator[tuple[str, str, list[int], list[float]]]:
+    every = range(len(steps))
     for name in _STEP_SERIES:
-        pairs = [(int(s), float(v)) for s, v in _pairs(steps, name)]
-        yield name, "", [s for s, _ in pairs], [v for _, v in pairs]
+        yield name, "", *_finite(steps, name, every, departed)
     by_parameter: dict[str, list[int]] = {}
     for row, parameter in enumerate(ranges.columns.get("parameter", ())):
         by_parameter.setdefault(str(parameter), []).append(row)
     for parameter, rows in by_parameter.items():
         for name in _PARAMETER_SERIES:
-            column, numbers = ranges.columns[name], ranges.columns["step"]
-            pairs = [(int(numbers[r]), float(column[r])) for r in rows]
-            pairs = [(s, v) for s, v in pairs if math.isfinite(v)]
-            yield name, parameter, [s for s, _ in pairs], [v for _, v in pairs]
+            yield name, parameter, *_finite(ranges, name, rows, departed)
 
 
-def _pairs(steps: Table, name: str) -> list[tuple[Any, Any]]:
-    both = zip(steps.columns.get("step", ()), steps.columns.get(name, ()), strict=True)
-    return [(s, v) for s, v in both if math.isfinite(float(v))]
+def _finite(
+    table: Table, name: str, rows: Iterable[int], departed: Set[int]
+) -> tuple[list[int], list[float]]:
+    """Steps and values of a column where it is finite, without the steps that departed."""
+    steps, column = table.columns.get("step", ()), table.columns.get(name, ())
+    pairs = [(int(steps[r]), float(column[r])) for r in rows]
+    kept = [(s, v) for s, v in pairs if math.isfinite(v) and s not in departed]
+    return [s for s, _ in kept], [v for _, v in kept]

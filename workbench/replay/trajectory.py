@@ -109,10 +109,12 @@ class Trajectory:
         """What left its usual envelope, or that nothing did, or that there is none."""
         if self.outlier is not None:
             return self.outlier.sentence(self.last)
-        before = max(len(self.steps) - 1, 0)
+        follows = self.steps.columns.get("follows", ())
+        before = max(sum(map(bool, follows)) - 1, 0)
         if before < EARLIER:
             return f"No envelope: it takes {EARLIER} earlier steps, and the replay has {before}."
-        return "No loss, gradient or parameter left its usual envelope in these steps."
+        which = "these steps" if all(follows) else "the steps that repeat the record"
+        return f"No loss, gradient or parameter left its usual envelope in {which}."
 
     def to_data(self) -> dict[str, Any]:
         """Return it as ``workbench.trajectory/1``."""
@@ -163,6 +165,7 @@ class _Way:
         self._ranges: list[dict[str, Any]] = []
         self._previous: tuple[Kept, StepState] | None = None
         self._rng_after: str | None = None
+        self._follows = True
 
     def run(self) -> Trajectory:
         state = self._kept[0].state
@@ -208,7 +211,11 @@ class _Way:
         self._ranges += rows
         self._steps.append(
             step_row(kept.step, state, session, totals, kept.loss_bits)
-            | {"recovery_point": kept.is_recovery_point, "rng_continues": continues}
+            | {
+                "recovery_point": kept.is_recovery_point,
+                "rng_continues": continues,
+                "follows": self._follows,
+            }
         )
         if after is not None and session.raised:
             self._result.notes.append(
@@ -239,6 +246,7 @@ class _Way:
         self._check_light(kept, left)
         if kept.state.model is None or left.model is None:
             return merged
+        self._follows = True  # whatever differs, the step starts from the recorded state
         names = differing_parameters(kept.state.model, left.model)
         if names:
             self._depart(kept, "parameters", names)
@@ -261,10 +269,12 @@ class _Way:
         here = bit_sums(session.runner.model)
         names = tuple(n for n in kept.sums if n in here and kept.sums[n] != here[n])
         if names:
+            self._follows = False
             self._depart(kept, "parameters", names)
 
     def _check_loss(self, kept: Kept, session: Session) -> None:
         if kept.loss_bits is not None and session.loss_bits not in (None, kept.loss_bits):
+            self._follows = False
             self._depart(kept, "loss", ("loss",))
 
     def _depart(self, kept: Kept, what: str, names: Sequence[str]) -> None:

@@ -9,8 +9,9 @@ from tests.unit.replay import steps
 from tests.unit.replay.trajectory_steps import replayed, train
 from workbench.errors import BundleError, CannotRunError
 from workbench.evidence import find_bundles, open_bundle
+from workbench.evidence.table import table_from_rows
 from workbench.record import Policy, Recorder
-from workbench.replay.envelope import leaves
+from workbench.replay.envelope import first_outlier, leaves
 from workbench.replay.kept_steps import INDEX
 from workbench.step.digests import sums_of
 from workbench.step.storage import read_state
@@ -75,6 +76,7 @@ def test_a_write_from_outside_is_the_first_departure(tmp_path, every):
     )
     # the next full state takes the record up again: at step 3 itself, or at step 4
     assert found.steps["loss_equal"].tolist() == [True] * 3 + [every == 1] + [True] * 4
+    assert found.steps["follows"].tolist() == [True] * 3 + [every == 1] + [True] * 4
 
 
 def test_optimizer_state_written_from_outside(tmp_path):
@@ -230,3 +232,19 @@ def test_bit_sums_see_one_bit_in_any_dtype():
         assert sums_of([("a", tensor)]) != sums_of([("a", other)])
         assert sums_of([("a", tensor.clone()[::1])]) == sums_of([("a", tensor)])
     assert sums_of([("e", torch.empty(0))]) == {"e": 0}
+
+
+def test_steps_that_depart_make_no_envelope_and_no_outlier():
+    follows = [True] * 6 + [False] * 3 + [True]
+    same = {"loss": 1.0, "gradient_norm": 1.0}
+    steps = table_from_rows([{"step": k, "follows": f} | same for k, f in enumerate(follows)])
+    values = [1.0] * 6 + [1.0, 900.0, 1.0] + [20.0]
+    nothing = {"rms": math.nan, "gradient_absmax": math.nan, "update_ratio": math.nan}
+    rows = [{"step": k, "parameter": "w", "absmax": v} | nothing for k, v in enumerate(values)]
+    found = first_outlier(steps, table_from_rows(rows))
+    assert found.sentence(9) == (
+        "At step 9, in the failing step itself, the largest magnitude of 'w' left its usual "
+        "envelope: 20, where the 6 earlier steps that repeat the record had a median of 1. "
+        "Steps 6 to 8 were not replayed as recorded, so it may have left it before."
+    )
+    assert first_outlier(steps, table_from_rows(rows[:9])) is None
