@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.evidence.table import Table, table_from_rows
-from workbench.evidence.wording import counted, joined
+from workbench.evidence.wording import counted
+from workbench.replay.compared import Compared
 from workbench.replay.devices import nearest
 from workbench.replay.differences import differences
 from workbench.replay.envelope import EARLIER, Outlier, first_outlier
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from workbench.replay.source import Source
 
 SCHEMA = "workbench.trajectory/1"
-_NAMED = 3
 
 Progress = Callable[[str], None]
 
@@ -166,6 +166,7 @@ class _Way:
         self._previous: tuple[Kept, StepState] | None = None
         self._rng_after: str | None = None
         self._follows = True
+        self._compared = Compared(kept[0].step)
 
     def run(self) -> Trajectory:
         state = self._kept[0].state
@@ -250,6 +251,8 @@ class _Way:
         names = differing_parameters(kept.state.model, left.model)
         if names:
             self._depart(kept, "parameters", names)
+        else:
+            self._compared = Compared(kept.step)
         other = differing_optimizer_state(kept.state, left)
         if other and not names:
             self._depart(kept, "optimizer_state", other)
@@ -266,8 +269,7 @@ class _Way:
     def _check_sums(self, kept: Kept, session: Session) -> None:
         if not kept.sums:
             return
-        here = bit_sums(session.runner.model)
-        names = tuple(n for n in kept.sums if n in here and kept.sums[n] != here[n])
+        names = self._compared.differing(kept, bit_sums(session.runner.model))
         if names:
             self._follows = False
             self._depart(kept, "parameters", names)
@@ -298,19 +300,15 @@ class _Way:
         return found[0] == found[1]
 
     def _sentence(self, kept: Kept, what: str, names: Sequence[str], repeats: bool | None) -> str:
-        shown = joined([f"'{name}'" for name in names[:_NAMED]])
-        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
         where = f"Step {kept.step:,} is the first that departs from the record: "
         if what == "loss":
-            return where + "it starts from the recorded values and its loss has other bits."
+            return f"{where}its loss has other bits. {self._compared.share(kept)}"
         if what == "rng":
             return where + "its random state is not the one that the ledger noted."
         if what == "scaler":
             return where + f"{names[0]}; something outside the step set it."
         before = self._previous[0].step if self._previous else kept.step - 1
-        kind = "optimizer state of " if what == "optimizer_state" else ""
-        verb = "is" if len(names) == 1 else "are"
-        said = f"{where}{kind}{shown}{more} {verb} not what step {before:,} left"
+        said = where + self._compared.departed(kept, what, names, before)
         if repeats is False:
             return f"{said}; that step is not deterministic here, so it may be no more than that."
         return (
