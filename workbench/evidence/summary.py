@@ -16,6 +16,7 @@ from workbench.evidence.schema import FirstBad
 from workbench.evidence.verdicts import (
     NOT_REPLAYED,
     OTHER_RANK,
+    elsewhere_sentence,
     said_missing,
     survival_sentence,
     verdict_sentence,
@@ -115,6 +116,9 @@ def sure(facts: SummaryFacts) -> str:
     )
     if reproduction.get("deterministic_here") is False:
         sentence += " Two replays here differ from each other: the step is not deterministic here."
+    differences = reproduction.get("differences")
+    if verdict not in {"not_reproduced", "unverifiable"} and isinstance(differences, list):
+        sentence = f"{sentence} {elsewhere_sentence(differences)}".rstrip()
     survives = reproduction.get("survives_instrumentation")
     tripped = _sink(facts) not in {None, "alert"}
     if survives is None or verdict in {"not_reproduced", "unverifiable"} or put_in:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -41,6 +42,16 @@ _RESULTS: Final = {
     "unchanged": "it fails the same way",
 }
 _MOST_DIFFERENCES: Final = 3
+_ELSEWHERE: Final = {
+    "device": "On another device",
+    "packages.torch": "With another torch",
+    "cpu.model": "On another CPU",
+    "cpu.capability": "With other instructions of the CPU",
+    "threads.intra_op": "With another number of threads",
+}
+_PAIR: Final = re.compile(
+    r"(?P<field>[\w.]+) differs \(recorded (?P<recorded>.*), here (?P<here>.*)\)"
+)
 
 
 def verdict_sentence(
@@ -119,6 +130,8 @@ def reproduction_sentence(reproduction: Mapping[str, Any] | None) -> str:
         said = [_difference(one) for one in reproduction.get("differences") or []]
         if said and verdict in _NOT_FAILED:
             text = f"{text.partition(':')[0].rstrip('.')}: {'; '.join(said[:_MOST_DIFFERENCES])}."
+        elif elsewhere := elsewhere_sentence(reproduction.get("differences") or []):
+            text += f" {elsewhere}"
     survives = reproduction.get("survives_instrumentation")
     if survives is None or verdict in _NOT_FAILED:
         return text  # what does not fail without probes cannot stop failing with them
@@ -133,6 +146,28 @@ def _difference(item: Any) -> str:
     return f"{clean(field, 80)} recorded {_value(item.get('recorded'))}, here " + _value(
         item.get("here")
     )
+
+
+def elsewhere_sentence(differences: Sequence[Any]) -> str:
+    """Say that a replay that failed as recorded did so on another device or machine.
+
+    Args:
+        differences: Those of a reproduction, as sentences or as pairs of recorded and here.
+
+    Returns:
+        The weightiest one, ``On another device: recorded cuda:0, here cpu.``, or an empty text.
+    """
+    found = {}
+    for item in differences:
+        match = None if isinstance(item, Mapping) else _PAIR.fullmatch(str(item))
+        pair = item if isinstance(item, Mapping) else match and match.groupdict()
+        if pair and str(pair.get("recorded")) != "None":  # what was not recorded may be the same
+            found[str(pair.get("field"))] = pair
+    for field, words in _ELSEWHERE.items():
+        if field in found:
+            pair = found[field]
+            return f"{words}: recorded {_value(pair['recorded'])}, here {_value(pair['here'])}."
+    return ""
 
 
 def survival_sentence(survives: bool, *, tripped: bool = True) -> str:

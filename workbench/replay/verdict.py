@@ -14,7 +14,7 @@ import msgspec
 
 from workbench.errors import CannotRunError
 from workbench.evidence import verdict_sentence
-from workbench.evidence.verdicts import OTHER_RANK
+from workbench.evidence.verdicts import OTHER_RANK, elsewhere_sentence
 from workbench.evidence.wording import counted
 from workbench.numerics.comparison import compare
 from workbench.replay.alone import alone, own_part
@@ -127,23 +127,23 @@ def _reproduction(
         if source.state.low_level:
             listed.append("the user's own loop was recorded, and the step may not do what it did")
     listed += graded.said
+    sentence = verdict_sentence(
+        verdict,
+        max_relative=graded.distance,
+        environment=rows,
+        missing="; ".join(graded.unequal) or None,
+        sink=_sink(source),
+        put_in=graded.put_in,
+    )
+    if verdict not in ("not_reproduced", "unverifiable"):
+        sentence = f"{sentence} {elsewhere_sentence(rows)}".rstrip()
     return Reproduction(
         verdict=verdict,
         deterministic_here=deterministic,
         differences=listed,
         rows=rows,
         distance=graded.distance,
-        sentence=_with_ranks(
-            verdict_sentence(
-                verdict,
-                max_relative=graded.distance,
-                environment=rows,
-                missing="; ".join(graded.unequal) or None,
-                sink=_sink(source),
-                put_in=graded.put_in,
-            ),
-            graded.said,
-        ),
+        sentence=_with_ranks(sentence, graded.said),
         tripped=source.first_bad is not None,
         put_in=graded.put_in,
     )

@@ -26,6 +26,21 @@ from workbench.evidence.verdicts import (
             },
             "device recorded H100, here cpu.",
         ),
+        (
+            {
+                "verdict": "bitwise",
+                "differences": [
+                    "kernel differs (recorded 6.1, here 6.8)",
+                    "packages.torch differs (recorded 2.12.0, here 2.13.0)",
+                    "device differs (recorded cuda:0, here cpu)",
+                ],
+            },
+            "same non-finite values. On another device: recorded cuda:0, here cpu.",
+        ),
+        (
+            {"verdict": "bitwise", "differences": ["kernel differs (recorded 6.1, here 6.8)"]},
+            "same non-finite values.",
+        ),
     ],
 )
 def test_verdicts(reproduction, text):

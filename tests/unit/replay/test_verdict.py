@@ -120,7 +120,8 @@ def test_the_environment_is_compared_field_by_field():
     found = verdict_of(source)
     fields = {row["field"] for row in found.rows}
     assert {"python", "cpu.capability"} <= fields
-    assert found.verdict == "bitwise"  # what differs did not matter
+    assert found.verdict == "bitwise"  # what differs did not matter, and is said all the same
+    assert ". With other instructions of the CPU: recorded NONE, here " in found.sentence
 
 
 def test_an_environment_recorded_here_differs_in_nothing(tmp_path):
