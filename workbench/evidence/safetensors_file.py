@@ -74,12 +74,12 @@ def encode(
     for name in order:
         t = tensors[name]
         code = CODE_OF.get(t.dtype)
-        if code is None or not t.is_contiguous() or t.device.type != "cpu":
+        if code is None or not t.is_contiguous() or not t.is_cpu:
             raise UsageError(
                 f"The tensor {name!r} ({dtype_name(t.dtype)}, {t.device}) cannot be stored as it "
                 "is: safetensors holds contiguous CPU tensors. Use pack_tensors first."
             )
-        size = t.numel() * t.element_size()
+        size = t.nbytes
         end = start + size
         header[name] = {"dtype": code, "shape": list(t.shape), "data_offsets": [start, end]}
         if size:
