@@ -31,6 +31,19 @@ _NODES: Final = (
     "MulBackward",
 )
 _OPS: Final = frozenset({"where", "masked_fill", "masked_fill_", "mul"})
+_SATURATING: Final = (
+    "ExpBackward",
+    "Exp2Backward",
+    "SigmoidBackward",
+    "LogSigmoidBackward",
+    "TanhBackward",
+    "SoftmaxBackward",
+    "ReciprocalBackward",
+    "RsqrtBackward",
+    "AtanBackward",
+    "ErfBackward",
+    "SoftplusBackward",
+)
 _MASK: Final = 1
 """Position of what a gradient is multiplied with."""
 _HOPS: Final = 12
@@ -48,6 +61,12 @@ def selections(trace: Trace, parts: Iterable[int]) -> list[int]:
         Numbers of the events that put zeros into the gradient.
     """
     graph = trace.graph
+    return [p for p in _upstream(trace, parts) if _selects(str(graph[p].node), graph[p].base)]
+
+
+def _upstream(trace: Trace, parts: Iterable[int]) -> list[int]:
+    """Events of backward that some others read from, directly or through others, nearest first."""
+    graph = trace.graph
     level = list(parts)
     seen, found = set(level), []
     for _ in range(_HOPS):
@@ -59,7 +78,7 @@ def selections(trace: Trace, parts: Iterable[int]) -> list[int]:
             if graph[p].node is not None and p not in seen
         ]
         seen.update(level)
-        found += [p for p in level if _selects(str(graph[p].node), graph[p].base)]
+        found += level
     return list(dict.fromkeys(found))
 
 
@@ -108,8 +127,27 @@ def levelled_off(case: Case) -> int | None:
         return None
     if not any(write.counts[0] for write in event.writes):
         return None
-    for index in selections(case.trace, [event.index]):
-        dropped = left_out(case.kept[index]) if index in case.kept else None
+    return None if _dropped_by_selection(case, event.index) else forward
+
+
+def saturated(case: Case) -> bool:
+    """Whether a function that is flat at infinity made forward's Inf finite, and no selection did.
+
+    Args:
+        case: An origin of kind ``saved_value``.
+    """
+    event = case.event
+    if event is None or case.origin.kind != "saved_value":
+        return False
+    nodes = {str(case.trace.graph[at].node) for at in _upstream(case.trace, [event.index])}
+    flat = any(node.startswith(_SATURATING) for node in nodes)
+    return flat and not _dropped_by_selection(case, event.index)
+
+
+def _dropped_by_selection(case: Case, index: int) -> bool:
+    """Whether a selection upstream of an event of backward made a gradient 0."""
+    for at in selections(case.trace, [index]):
+        dropped = left_out(case.kept[at]) if at in case.kept else None
         if dropped is not None and bool(dropped.any()):
-            return None
-    return forward
+            return True
+    return False

@@ -9,12 +9,12 @@ from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import Intervention, rewritten
 from workbench.diagnose.rewrites import double_where, nonzero_arguments, safe_denominator
-from workbench.diagnose.selections import left_out, levelled_off, selections
+from workbench.diagnose.selections import left_out, levelled_off, saturated, selections
 
 
 def _rule(case: Case) -> bool:
     if case.origin.kind == "saved_value":
-        return levelled_off(case) is None
+        return levelled_off(case) is None and not saturated(case)
     parts = _bad_parts(case)
     bad = [positions for part in parts if (positions := _bad_with_zero(case, part)) is not None]
     return bool(bad) and _was_left_out(case, parts, bad[0])

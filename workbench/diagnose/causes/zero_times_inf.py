@@ -7,6 +7,7 @@ from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import Intervention, rewritten
 from workbench.diagnose.rewrites import absorbing_product
 from workbench.diagnose.rewrites_values import bounded_infinities
+from workbench.diagnose.selections import levelled_off, saturated
 
 _PRODUCTS = frozenset("mul mm bmm addmm matmul div baddbmm addcmul addcdiv".split())
 _CALLS = frozenset("mul multiply".split())
@@ -14,6 +15,8 @@ _CALLS = frozenset("mul multiply".split())
 
 
 def _rule(case: Case) -> bool:
+    if case.origin.kind == "saved_value":
+        return saturated(case) and levelled_off(case) is None
     return case.origin.kind == "conversion" and case.base in _PRODUCTS
 
 
@@ -22,6 +25,11 @@ def _divides(case: Case) -> bool:
 
 
 def _explain(case: Case) -> str:
+    if case.origin.kind == "saved_value":
+        return (
+            "Forward's infinity was levelled off by a function that is flat there, whose "
+            "derivative is 0; backward multiplies the two: 0 × Inf is NaN."
+        )
     if _divides(case):
         return "An infinity is divided by an infinity: Inf / Inf is Inf × 0, which is NaN."
     return "Zero meets an infinity in a product: 0 × Inf is NaN."
