@@ -107,11 +107,9 @@ class FollowedLoop:
             step = self.recorder.step(batch)
             step.__enter__()
             self._step = step
-            if autocast is not None:
-                step._unwatch()  # the model's own call would show another region, or none
         if self._step is not None:
             if autocast is not None:
-                self._step._session.autocast = autocast
+                self._step.autocast_is(autocast)
             self._step.micro_batch(self._micro_step, batch)
             self._micro_step += 1
         return batch

@@ -102,13 +102,29 @@ class AlertMonitor:
 
     @property
     def at_rest(self) -> bool:
-        """Whether a step without skip and trip cannot make an alert, whatever its numbers are."""
+        """Whether a step without skip and trip cannot make an alert, whatever its numbers are.
+
+        Only of one whose loss scale does not fall.
+        """
         return (
             not (self.looks_at_updates or self.looks_for_jumps)
             and self._places.at_rest
-            and self._previous_scale is None
-            and not self._skips.most[0]
+            and self._ratio_is_settled()
         )
+
+    def _ratio_is_settled(self) -> bool:
+        """Whether the share of skipped steps was judged already: without a skip it only falls."""
+        skipped, seen = self._skips.most
+        return not skipped or seen >= self._fewest_judged
+
+    @property
+    def _fewest_judged(self) -> int:
+        return max(4, self._settings.window // 4)
+
+    @property
+    def previous_scale(self) -> float | None:
+        """The loss scale after the step before."""
+        return self._previous_scale
 
     @property
     def looks_at_updates(self) -> bool:
@@ -183,7 +199,7 @@ class AlertMonitor:
     def _ratio(self) -> Alert | None:
         limit = self._settings.skip_ratio
         skipped, seen = self._skips.most
-        if limit is None or seen < max(4, self._settings.window // 4):
+        if limit is None or seen < self._fewest_judged:
             return None
         share = skipped / seen
         return self._once(

@@ -14,16 +14,14 @@ import os
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from workbench.record import soft
 from workbench.record.alerts import Seen
 from workbench.record.record import of_the_run, optimizer_entry
-from workbench.step.domains import batch_fields
-from workbench.step.proof import OptimizerRecord
-from workbench.step.rng import RngState
 
 if TYPE_CHECKING:
+    from workbench.record.quiet_step import QuietStep
     from workbench.record.recorder import Recorder
 
 HOLD_S: Final = 0.05
@@ -32,44 +30,6 @@ STALL_S: Final = 0.25
 """Seconds after which a record is written although no step ends."""
 _MOST: Final = 64
 _IDLE_S: Final = 10.0
-
-
-class CalmRecord(NamedTuple):
-    """What the record of a calm step is made of.
-
-    Attributes:
-        step: Number of the step.
-        time: When it began.
-        batch: Its batch, kept from before it ran.
-        looked: Fingerprint, summary and soft gates of a batch that was looked at in the step.
-        soft_gates: What was non-finite among the outputs.
-        rng: Random state from before it ran.
-        loss: Its loss.
-        components: Parts of the loss.
-        norm: Its gradient norm.
-        rates: Its learning rates.
-        training: Whether the model was in training mode.
-        precision: In the ledger's words.
-        provenance: What the user knows of it.
-        sample_ids: Identifiers of its samples.
-        optimizer: What its optimizer did.
-    """
-
-    step: int
-    time: float
-    batch: Any
-    looked: tuple[str, dict[str, Any], list[dict[str, Any]]] | None
-    soft_gates: list[dict[str, Any]]
-    rng: RngState
-    loss: float
-    components: dict[str, float]
-    norm: float | None
-    rates: list[float | None]
-    training: bool
-    precision: str
-    provenance: dict[str, Any]
-    sample_ids: Any
-    optimizer: OptimizerRecord
 
 
 class Group:
@@ -81,13 +41,13 @@ class Group:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._waiting: deque[CalmRecord] = deque()
+        self._waiting: deque[QuietStep] = deque()
         self._since = 0.0
         self._lock = threading.RLock()
         self._busy = False
         self._run: tuple[dict[str, Any], dict[str, Any]] | None = None
 
-    def add(self, record: CalmRecord) -> None:
+    def add(self, record: QuietStep) -> None:
         """Take a record; it is written now where it, or one before, need not wait."""
         now = time.time()
         if not self._waiting:
@@ -106,7 +66,7 @@ class Group:
             return
         with self._lock:
             self._busy = True
-            waiting: list[CalmRecord] = []
+            waiting: list[QuietStep] = []
             while self._waiting:
                 waiting.append(self._waiting.popleft())
             if waiting:
@@ -132,53 +92,47 @@ class Group:
         self._busy = False
         self._lock = threading.RLock()
 
-    def _write(self, waiting: list[CalmRecord]) -> None:
+    def _write(self, waiting: list[QuietStep]) -> None:
         records = [self._record(one) for one in waiting]
         for one, record in zip(waiting, records, strict=True):
             shard = one.provenance.get("shard_id")
             if shard is None:
                 shard = record["batch_summary"]["scalars"].get("shard_id")
-            skipped = (one.optimizer.skipped_by == "scaler",)
+            skipped = tuple(did.skipped_by == "scaler" for did in one.records)
+            told = None if shard is None else str(shard)
             self._recorder.monitor.look(
-                Seen(skipped, None, one.loss, one.norm, shard=None if shard is None else str(shard))
+                Seen(skipped, one.scale_after, one.number, one.norm, shard=told)
             )
         self._recorder.ledger.append_all(records)
 
-    def look_at(self, batch: Any) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
-        """Fingerprint, summary and soft gates of a step's batch, as a session takes them."""
-        named = batch_fields(batch)
-        found = []
-        if self._recorder.policy.input != "off":
-            found = [e | {"micro_step": 0} for e in soft.scan_fields("batch", named, False)]
-        return soft.fingerprint_fields([named]), soft.summarize_fields([batch], named), found
-
-    def _record(self, one: CalmRecord) -> dict[str, Any]:
+    def _record(self, one: QuietStep) -> dict[str, Any]:
         looked = one.looked
-        fingerprint, summary, found = looked if looked is not None else self.look_at(one.batch)
+        if looked is None:
+            looked = soft.Looked(one.batches, self._recorder.policy.input != "off")
         if self._run is None or self._run[0] != one.provenance:
             self._run = (one.provenance, of_the_run(self._recorder, one.provenance))
         return self._run[1] | {
-            "step": one.step,
+            "step": one.index,
             "micro_step": 0,
             "time": one.time,
             "sample_ids": one.sample_ids,
-            "batch_fingerprint": fingerprint,
-            "batch_summary": summary,
+            "batch_fingerprint": looked.fingerprint,
+            "batch_summary": looked.summary,
             "precision": one.precision,
             "mode": "train" if one.training else "eval",
-            "loss": one.loss,
-            "loss_components": one.components or None,
-            "loss_scale": None,
-            "loss_scale_previous": None,
-            "growth_tracker": None,
-            "learning_rates": [one.rates],
+            "loss": one.number,
+            "loss_components": one.parts or None,
+            "loss_scale": one.scale,
+            "loss_scale_previous": one.previous,
+            "growth_tracker": _growth_tracker(one),
+            "learning_rates": one.rates,
             "grad_norm": one.norm,
             "grad_norm_is_scaled": False,
-            "optimizers": [optimizer_entry(one.optimizer)],
+            "optimizers": [optimizer_entry(did) for did in one.records],
             "consecutive_skips": 0,
-            "schedulers_advanced": [],
+            "schedulers_advanced": list(one.advanced),
             "rng_digest": one.rng.digest(),
-            "soft_gates": found + one.soft_gates,
+            "soft_gates": looked.found + (one.soft_gates or []),
             "first_bad_stage": None,
             "alerts": [],
             "reduce": None,
@@ -186,6 +140,12 @@ class Group:
             "order": [],
             "fingerprint": None,
         }
+
+
+def _growth_tracker(one: QuietStep) -> int | None:
+    """Steps since the scale changed last, before a step."""
+    value = None if one.scale is None else one.scaler._growth_tracker
+    return None if value is None else int(value)
 
 
 class _Watch:

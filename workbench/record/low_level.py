@@ -14,6 +14,7 @@ from workbench.errors import UsageError
 from workbench.record import soft
 from workbench.record.acting import act, failed
 from workbench.record.order_lint import tell_no_replay
+from workbench.record.quiet_block import QuietBlock
 from workbench.record.result import StepResult
 from workbench.record.running import RecordingRunner
 from workbench.step.gates import found_inf, scale_value, scaler_enabled
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from workbench.record.ranks.codes import Point
     from workbench.record.recorder import Recorder
+    from workbench.record.session import Session
+    from workbench.record.update_size import Sample
 
 
 class LowLevelStep:
@@ -53,20 +56,23 @@ class LowLevelStep:
         self._micro_step = 0
         self._updated = False
         self._gradients_seen = False
-        self._unwatch: Callable[[], None] = lambda: None
+        self._quiet: QuietBlock | None = None
+        self._running: tuple[Session, RecordingRunner] | None = None
+        self._watching = False
         self.result: StepResult | None = None
 
     def __enter__(self) -> LowLevelStep:
         recorder = self._recorder
-        self._session = recorder.begin(
-            self._batches, self._sample_ids, self._capture, low_level=True
-        )
-        self._runner = RecordingRunner(recorder, self._session)
-        self._runner.begin(self._batches or [None], self._session.step_index, clear_gradients=False)
-        self._session.before_unit(Unit("input"))
-        recorder.guard("replay check", lambda: tell_no_replay(recorder, self._session))
-        recorder.check_input(self._session, self._runner, self._batches)
-        self._unwatch = recorder.guard("autocast watch", self._watch_autocast) or self._unwatch
+        self._quiet = self._begin_quietly()
+        if self._quiet is None:
+            session = recorder.begin(self._batches, self._sample_ids, self._capture, low_level=True)
+            runner = RecordingRunner(recorder, session)
+            self._running = session, runner
+            runner.begin(self._batches or [None], session.step_index, clear_gradients=False)
+            session.before_unit(Unit("input"))
+            recorder.guard("replay check", lambda: tell_no_replay(recorder, session))
+            recorder.check_input(session, runner, self._batches)
+        recorder.guard("autocast watch", self._watch_autocast)
         return self
 
     def micro_batch(self, i: int, batch: Any = None) -> None:
@@ -76,6 +82,12 @@ class LowLevelStep:
             i: Its number, from 0.
             batch: The batch, unless it was given to ``recorder.step`` already.
         """
+        if self._quiet is not None and self._quietly(lambda q: q.micro_batch(i, batch)):
+            if i >= len(self._batches):
+                self._batches.append(batch)
+            self._micro_step = i
+            self._stage = "forward"
+            return
         if i > self._micro_step:
             self._recorder.guard("micro-step", self._runner.note_micro_step)
         self._micro_step = i
@@ -103,6 +115,9 @@ class LowLevelStep:
         Raises:
             NonFiniteError: It is non-finite and the policy says ``raise``.
         """
+        if self._quiet is not None and self._quietly(lambda q: q.loss(loss, components)):
+            self._stage = "backward"
+            return True
         values = self._runner.values
         values.losses.append(loss)
         values.components.append(dict(components or {}))
@@ -124,6 +139,9 @@ class LowLevelStep:
             NonFiniteError: A gradient is non-finite, no scaler skips it, and the policy says
                 ``raise``.
         """
+        if self._quiet is not None and self._quietly(lambda q: q.gradients()):
+            self._gradients_seen = True
+            return self._clip(max_norm)
         runner = self._runner
         if runner.values.withheld:
             runner.clear_gradients()
@@ -142,15 +160,16 @@ class LowLevelStep:
         outcome = self._gated(gate)
         runner.note_skip(outcome)
         self._take(outcome, at_gate=True)
-        if self._withheld():
-            return False
+        return False if self._withheld() else self._clip(max_norm)
+
+    def _clip(self, max_norm: float | None) -> bool:
         if max_norm is not None:
             self._stage = "clip"
-            parameters = _parameters(runner.optimizers)
+            parameters = _parameters(self._recorder.optimizers)
             norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
             return self.clipped(norm, max_norm)
         self._stage = "update"
-        return not self._withheld()
+        return self.may_update
 
     def clipped(self, norm: Tensor | float | None, max_norm: float | None = None) -> bool:
         """Say that gradients were clipped, after ``gradients()``, and pass the norm's gate.
@@ -167,6 +186,9 @@ class LowLevelStep:
                 ``raise``.
         """
         self._stage = "clip"
+        if self._quiet is not None and self._quietly(lambda q: q.clipped(norm, max_norm)):
+            self._stage = "update"
+            return True
         self._session.max_grad_norm = None if max_norm is None else float(max_norm)
         self._runner.values.grad_norm = norm
         self._take(self._gated("clip"))
@@ -183,18 +205,18 @@ class LowLevelStep:
             NonFiniteError: Parameters, state, scale or buffers became non-finite and the policy
                 says ``raise``.
         """
-        runner = self._runner
-        if runner.values.withheld:
+        if not self.may_update:
             return
         with self.watch_update():
             arguments = () if closure is None else (closure,)
-            for optimizer in runner.optimizers:
-                if runner.scaler is None:
+            scaler = self._recorder.scaler
+            for optimizer in self._recorder.optimizers:
+                if scaler is None:
                     optimizer.step(*arguments)
                 else:
-                    runner.scaler.step(optimizer, *arguments)
-            if runner.scaler is not None:
-                runner.scaler.update()
+                    scaler.step(optimizer, *arguments)
+            if scaler is not None:
+                scaler.update()
 
     @contextmanager
     def watch_update(self) -> Iterator[None]:
@@ -205,22 +227,39 @@ class LowLevelStep:
                 says ``raise``.
             UsageError: The step was updated already.
         """
-        runner = self._runner
         if self._updated:
             raise UsageError(
                 "update() was called twice in one recorded step ('with recorder.step(...)'), so "
                 "the ledger could not say which one counts. Open one step per update."
             )
-        self._conclude("update")
-        self._session.ungated_update = not runner.values.losses or not self._gradients_seen
-        self._stage = "update"
-        self._session.before_update(runner.will_skip, jumped=self._session.recorder.jumped(runner))
-        proofs = [UpdateProof(optimizer, runner.scaler) for optimizer in runner.optimizers]
-        sample = runner.sample_before_update()
+        sample = self._before_update()
+        recorder = self._recorder
+        proofs = [UpdateProof(optimizer, recorder.scaler) for optimizer in recorder.optimizers]
         yield
-        runner.note_update(sample)
+        self._after_update(proofs, sample)
+
+    def _before_update(self) -> Sample | None:
+        if self._quiet is not None and self._quietly(lambda q: q.before_update()):
+            self._stage = "update"
+            return None
+        runner, session = self._runner, self._session
+        self._conclude("update")
+        session.ungated_update = not runner.values.losses or not self._gradients_seen
+        self._stage = "update"
+        session.before_update(runner.will_skip, jumped=self._recorder.jumped(runner))
+        return runner.sample_before_update()
+
+    def _after_update(self, proofs: Sequence[UpdateProof], sample: Sample | None) -> None:
+        records = [proof.judge() for proof in proofs]
         self._updated = True
-        runner.values.optimizer_records += [proof.judge() for proof in proofs]
+        if self._quiet is not None:
+            self._stage = "logging"
+            if not self._quietly(lambda q: q.after_update(records)):
+                self._take(self._gated("after_update"))
+            return
+        runner = self._runner
+        runner.note_update(sample)
+        runner.values.optimizer_records += records
         runner.values.scale_after = scale_value(runner.scaler)
         self._session.outcomes.append(Outcome(Unit("update", "main", self._micro_step)))
         self._stage = "logging"
@@ -235,6 +274,9 @@ class LowLevelStep:
         """
         self._stage = "logging"
         everything = {**(values or {}), **named}
+        if self._quiet is not None:
+            self._quiet.logging(everything)
+            return
         found = self._recorder.guard("logging gate", lambda: soft.scan_values(everything))
         self._session.soft_gates += found or []
         self._session.logged_loss = scalar(everything.get("loss"))
@@ -246,6 +288,12 @@ class LowLevelStep:
         trace: TracebackType | None,
     ) -> None:
         self._recorder.guard("autocast watch", self._unwatch)
+        if self._quiet is not None:
+            if error is not None and not isinstance(error, Exception):
+                return
+            self.result = self._quiet.end() if error is None else None
+            if self.result is not None:
+                return
         runner, session = self._runner, self._session
         if error is None:
             if not self._updated and not runner.values.withheld:
@@ -266,7 +314,16 @@ class LowLevelStep:
     @property
     def may_update(self) -> bool:
         """Whether nothing so far withholds the update."""
-        return not self._withheld()
+        return self._quiet is not None or not self._withheld()
+
+    def autocast_is(self, dtype: str) -> None:
+        """Say which autocast region forward runs in, where the model's own call cannot show it.
+
+        Args:
+            dtype: Its dtype, or ``off``.
+        """
+        self._unwatch()
+        self._told_autocast(dtype)
 
     def _conclude(self, point: Point) -> None:
         """Decide with the other ranks where gradients never came to their gate."""
@@ -292,18 +349,61 @@ class LowLevelStep:
     def _take(self, outcome: Outcome, at_gate: bool = False) -> None:
         self._recorder.after_unit(self._session, self._runner, outcome, at_gate)
 
-    def _watch_autocast(self) -> Callable[[], None]:
-        """Read the autocast region that forward runs in: the block does not say it otherwise."""
-        session = self._session
+    def _watch_autocast(self) -> None:
+        self._watching = True
+        self._recorder.quiet.autocast.begin(self._told_autocast)
 
-        def look(module: torch.nn.Module, inputs: Any) -> None:
-            del inputs
-            device = next((p.device.type for p in module.parameters()), "cpu")
-            enabled = torch.is_autocast_enabled(device)
-            dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
-            session.autocast = dtype if enabled else "off"
+    def _unwatch(self) -> None:
+        if self._watching:
+            self._watching = False
+            self._recorder.quiet.autocast.end()
 
-        return self._recorder.model.register_forward_pre_hook(look).remove
+    def _told_autocast(self, dtype: str) -> None:
+        if self._quiet is not None:
+            self._quiet.autocast_is(dtype)
+        else:
+            self._session.autocast = dtype
+
+    # -- quietly, as long as nothing is unusual ----------------------------------------------------
+
+    @property
+    def _session(self) -> Session:
+        return self._awake()[0]
+
+    @property
+    def _runner(self) -> RecordingRunner:
+        return self._awake()[1]
+
+    def _awake(self) -> tuple[Session, RecordingRunner]:
+        """Session and runner of the step; made now where it was quiet so far."""
+        if self._running is None:
+            quiet, self._quiet = self._quiet, None
+            if quiet is None:
+                raise UsageError(
+                    "A recorded step was used outside of its block ('with recorder.step(...) as "
+                    "s:'), so nothing was kept of it. Call its methods within the block."
+                )
+            self._running = quiet.wake(self._batches)
+        return self._running
+
+    def _begin_quietly(self) -> QuietBlock | None:
+        recorder = self._recorder
+        if self._capture is not None or len(self._batches) != 1:
+            return None
+        begun = recorder.quiet.begin(self._batches[0], self._sample_ids, True)
+        if begun is None:
+            return None
+        if recorder.step_object is not None:
+            recorder.step_object.step_index = begun.index
+        return QuietBlock(recorder, begun)
+
+    def _quietly(self, work: Callable[[QuietBlock], bool]) -> bool:
+        """Do quietly what can be done so; whether all was done, else the step is awake."""
+        quiet = self._quiet
+        if quiet is not None and self._recorder.guard("quiet step", lambda: work(quiet)):
+            return True
+        self._awake()
+        return False
 
 
 def _parameters(optimizers: Sequence[Optimizer]) -> list[Tensor]:

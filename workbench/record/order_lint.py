@@ -142,14 +142,23 @@ class OrderLint:
         """Whether the step that begins is the one after which a loop is said never to clip."""
         return self._steps + 1 == PATIENCE
 
+    @property
+    def asks(self) -> bool:
+        """Whether something was seen since the last remark that is to be remarked on."""
+        return (self._past_the_scaler and "optimizer_past_the_scaler" not in self.found) or (
+            self._ran_ahead and "scheduler_on_skipped_step" not in self.found
+        )
+
     def take_calm(self, clipped: bool) -> None:
-        """Take in a step without skip, scaler and schedulers: nothing is to be remarked on.
+        """Take in a step without skip in which nothing is to be remarked on.
 
         Args:
             clipped: Whether its gradients were clipped.
         """
         self._steps += 1
         self._skipped = False
+        if self._schedulers:
+            self._epochs = self._now()
         self._clipped = self._clipped or clipped
 
     def _unusual(self, session: Session, runner: StepRunner) -> bool:

@@ -7,6 +7,7 @@ found. Whatever such a shortcut cannot prove finite is looked at in full, as in 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -179,6 +180,10 @@ class RecordingRunner(StepRunner):
     def note_micro_step(self) -> None:
         """Note the largest gradient so far, once a micro-step's backward has run; no host read."""
         self._largest.append(gates.largest_gradient(self.model))
+
+    def note_largest(self, found: Sequence[Tensor | None]) -> None:
+        """Take over what ``note_micro_step`` would have noted before this runner was made."""
+        self._largest += found
 
     def first_bad_micro_step(self) -> int | None:
         """The micro-step after which a gradient was non-finite first; read once one tripped."""

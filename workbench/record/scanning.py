@@ -80,19 +80,23 @@ class UpdateScan:
         """Whether everything is read after every update; None while that is not known."""
         return self._small
 
-    def note_calm(self, norm: float | None, loss: float, rates: Sequence[float | None]) -> bool:
+    def note_calm(
+        self, norm: float | None, loss: float, rates: Sequence[Sequence[float | None]]
+    ) -> bool:
         """Take in a step, unless it hints at trouble; whether it does not.
 
         Args:
             norm: Its gradient norm.
             loss: Its loss.
-            rates: Its learning rates.
+            rates: Its learning rates per optimizer.
         """
         size = abs(loss)
         if _jumped(self._last_norm, norm) or _jumped(self._last_loss, size):
             return False
-        if not all(rate is None or math.isfinite(rate) for rate in rates):
-            return False
+        for group in rates:
+            for rate in group:
+                if rate is not None and not math.isfinite(rate):
+                    return False
         self._last_norm, self._last_loss, self.hinted = norm, size, False
         return True
 

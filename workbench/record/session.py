@@ -137,6 +137,7 @@ class Session:
         self.batch_summary = soft.summarize_fields(micro_batches, fields[0])
         if self.recorder.policy.input == "off":
             return
+        self.soft_gates = [gate for gate in self.soft_gates if gate["where"] != "batch"]
         self._scan_batches(fields, self.deep)
 
     def look_deeper(self) -> None:

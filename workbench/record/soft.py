@@ -105,13 +105,59 @@ def fingerprint(micro_batches: Sequence[Any]) -> str:
 
 def fingerprint_fields(batches: Sequence[Named]) -> str:
     """Digest the fields of batches, as ``fingerprint`` does."""
+    return _fingerprint([part for named in batches for part in _parts(named)])
+
+
+def _parts(named: Named) -> list[bytes]:
     parts: list[bytes] = []
-    for named in batches:
-        for name, t in named:
-            parts.append(_title(name, t.dtype, t.shape))
-            if t.is_cpu and t.layout is torch.strided and t.numel():
-                parts.append(_sample(t.detach() if t.requires_grad else t))
+    for name, t in named:
+        parts.append(_title(name, t.dtype, t.shape))
+        if t.is_cpu and t.layout is torch.strided and t.numel():
+            parts.append(_sample(t.detach() if t.requires_grad else t))
+    return parts
+
+
+def _fingerprint(parts: Sequence[bytes]) -> str:
     return f"sampled:{hashlib.sha256(b''.join(parts)).hexdigest()[:32]}"
+
+
+class Looked:
+    """What is seen of a step's micro-batches, one after the other, as a session sees them.
+
+    Args:
+        batches: The micro-batches so far.
+        scans: Whether small ones are looked at for what is non-finite.
+
+    Attributes:
+        summary: As ``summarize`` gives it.
+        found: The non-finite fields.
+    """
+
+    def __init__(self, batches: Sequence[Any], scans: bool) -> None:
+        self.summary: dict[str, Any] = {"micro_batches": 0, "fields": {}, "scalars": {}}
+        self.found: list[dict[str, Any]] = []
+        self._scans = scans
+        self._parts: list[bytes] = []
+        for batch in batches:
+            self.add(batch)
+
+    def add(self, batch: Any) -> None:
+        """Look at one more."""
+        named = batch_fields(batch)
+        number = self.summary["micro_batches"]
+        self._parts += _parts(named)
+        if not number:
+            self.summary = summarize_fields([batch], named)
+        else:
+            self.summary["micro_batches"] = number + 1
+        if self._scans:
+            found = scan_fields("batch", named, False)
+            self.found += [entry | {"micro_step": number} for entry in found]
+
+    @property
+    def fingerprint(self) -> str:
+        """As ``fingerprint`` gives it."""
+        return _fingerprint(self._parts)
 
 
 @lru_cache(maxsize=4096)

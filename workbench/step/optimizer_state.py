@@ -18,7 +18,7 @@ from workbench.evidence.wording import counted
 from workbench.step.names import named_parameters
 from workbench.step.object_state import simple_attributes, type_name
 from workbench.step.shards import Shard, shard_of
-from workbench.step.snapshots import How, copy_tree, plain, snapshot_tree
+from workbench.step.snapshots import SCALARS, How, copy_tree, plain, snapshot_tree
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -108,6 +108,41 @@ def capture_optimizer(
     state.attributes = {k: v for k, v in own.items() if not k.startswith(_HOOKS)}
     state.left_out += [k for k in left if not k.startswith(_HOOKS)]
     return state
+
+
+def hold_optimizer(optimizer: Optimizer) -> Any:
+    """An optimizer as it is now, for ``capture_optimizer`` later; call it without grad mode.
+
+    Its state is held copy-on-write, and worked out by name only where a step needs it.
+
+    Returns:
+        A twin of an optimizer of torch's own; None where only ``capture_optimizer`` will do.
+    """
+    if not type(optimizer).__module__.startswith("torch.optim"):
+        return None
+    state = {}
+    try:
+        for parameter, entries in optimizer.state.items():
+            if type(entries) is not dict:
+                return None
+            state[parameter] = {key: _held(value) for key, value in entries.items()}
+    except (RuntimeError, NotImplementedError):  # shared memory, arrays, mapped files
+        return None
+    twin = object.__new__(type(optimizer))
+    twin.__dict__.update(optimizer.__dict__)
+    twin.__dict__["state"] = state
+    return twin
+
+
+def _held(value: Any) -> Any:
+    kind = type(value)
+    if kind is Tensor:
+        return torch._lazy_clone(value)
+    if kind in SCALARS:
+        return value
+    if isinstance(value, Tensor):
+        raise NotImplementedError(kind)
+    return snapshot_tree(value)
 
 
 def _keep_entries(

@@ -273,6 +273,10 @@ class StepRunner:
     def _unscale(self, unit: Unit) -> None:
         optimizers = self._optimizers_of(unit)
         self.step.unscale(optimizers, self._scaler())
+        self.note_unscaled(optimizers)
+
+    def note_unscaled(self, optimizers: Sequence[Optimizer]) -> None:
+        """Note whether the scaler has divided the gradients of these optimizers."""
         if hasattr(self.scaler, "_per_optimizer_states"):  # torch's looks as it unscales
             seen = [gates.found_inf(self.scaler, optimizer) for optimizer in optimizers]
             self.values.unscaled = all(value is not None for value in seen)

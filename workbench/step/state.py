@@ -150,41 +150,49 @@ class StepSnapshot:
     def of(
         cls,
         model: tuple[nn.Module, ModelSnapshot | None],
-        optimizers: Sequence[Optimizer],
+        optimizers: tuple[Sequence[Optimizer], Sequence[Any] | None],
         groups: list[list[dict[str, Any]]],
+        others: tuple[Any, Sequence[Any]],
         micro_batches: list[Any],
         step_index: int,
-        rng: RngState,
+        rng: tuple[RngState, dict[UnitKey, RngState]],
         generators: dict[str, torch.Generator],
         step_attributes: dict[str, Any],
+        low_level: bool = False,
     ) -> StepSnapshot:
-        """The snapshot of a step without scaler and schedulers whose parts were kept already.
+        """The snapshot of a step whose parts were kept already.
 
         Args:
             model: The model and its snapshot.
-            optimizers: The optimizers.
+            optimizers: The optimizers, and what ``hold_optimizer`` or ``capture_optimizer`` kept of
+                each; None where their state was not kept.
             groups: Their hyperparameters.
+            others: Loss scaler and schedulers, or twins of them, or what was captured; None without
+                a scaler.
             micro_batches: Snapshots of the batches.
             step_index: Number of the step.
-            rng: Random state from before the step.
+            rng: Random state from before the step, and from before its micro-steps.
             generators: The generators whose state is in it.
             step_attributes: Simple attributes of the training step object.
+            low_level: Whether the user's own loop runs the step.
         """
         self = object.__new__(cls)
-        self.low_level = False
+        self.low_level = low_level
         self._model_object, self.model = model
-        self._optimizer_objects = list(optimizers)
+        self._optimizer_objects = list(optimizers[0])
         self._groups = groups
         self.micro_batches = micro_batches
         self.step_index = step_index
-        self.rng = rng
-        self.unit_rng = {}
+        self.rng, self.unit_rng = rng
         self._generators = generators
         self.step_attributes = step_attributes
         self.buffers = None
         self._optimizers = None
-        self.scaler = None
-        self.schedulers = []
+        if optimizers[1] is not None:
+            self._optimizers = self._capture_optimizers("cow", optimizers[1])
+        scaler, schedulers = others
+        self.scaler = None if scaler is None else _captured(scaler)
+        self.schedulers = [_captured(scheduler) for scheduler in schedulers]
         return self
 
     def add_micro_batch(self, batch: Any) -> None:
@@ -237,14 +245,21 @@ class StepSnapshot:
             low_level=self.low_level,
         )
 
-    def _capture_optimizers(self, how: Any) -> list[OptimizerState]:
+    def _capture_optimizers(
+        self, how: Any, held: Sequence[Any] | None = None
+    ) -> list[OptimizerState]:
         names = parameter_names(self._model_object, self._optimizer_objects)
         if self.model is not None:  # FSDP2 exchanges parameters within a step
             names |= self.model.parameter_names()
+        objects = self._optimizer_objects if held is None else held
         return [
-            capture_optimizer(optimizer, names, groups, how)
-            for optimizer, groups in zip(self._optimizer_objects, self._groups, strict=True)
+            one if isinstance(one, OptimizerState) else capture_optimizer(one, names, groups, how)
+            for one, groups in zip(objects, self._groups, strict=True)
         ]
+
+
+def _captured(value: Any) -> ObjectState:
+    return value if isinstance(value, ObjectState) else capture_object(value)
 
 
 def capture_state(

@@ -93,8 +93,8 @@ class Wide(Plain):
 
 
 KINDS = {**steps.ALL, **{k.__name__: k for k in (Counting, Clipping, Plain, Wide)}}
-LOUD = {"Half", "Gan"}
-"""Those with a scaler or several phases: none of their steps is quiet."""
+LOUD = {"Gan"}
+"""Those with several phases: none of their steps is quiet."""
 
 
 def run(kind, directory, quiet, monkeypatch, bad_at=None, policy=None):
