@@ -131,16 +131,22 @@ def levelled_off(case: Case) -> int | None:
 
 
 def saturated(case: Case) -> bool:
-    """Whether a function that is flat at infinity made forward's Inf finite, and no selection did.
+    """Whether what is flat at infinity made forward's Inf finite, and no selection did.
+
+    That is a function between the saved value and the result, or the op that saved it: a recurrent
+    layer's gates, for one.
 
     Args:
         case: An origin of kind ``saved_value``.
     """
-    event = case.event
+    event, graph = case.event, case.trace.graph
     if event is None or case.origin.kind != "saved_value":
         return False
-    nodes = {str(case.trace.graph[at].node) for at in _upstream(case.trace, [event.index])}
-    flat = any(node.startswith(_SATURATING) for node in nodes)
+    own = None if event.forward_event is None else graph[event.forward_event]
+    flat = own is not None and bool(own.bad_reads) and not own.bad
+    if not flat:
+        nodes = {str(graph[at].node) for at in _upstream(case.trace, [event.index])}
+        flat = any(node.startswith(_SATURATING) for node in nodes)
     return flat and not _dropped_by_selection(case, event.index)
 
 
