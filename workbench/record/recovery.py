@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.evidence.writer import BundleWriter
 from workbench.record.scanning import share_of
 from workbench.step.digests import model_fingerprint, sums_of
+from workbench.step.host_copies import HostPool
 from workbench.step.names import named_buffers, named_parameters
 from workbench.step.snapshots import copy_tree, storage_key
 from workbench.step.state import StepSnapshot
@@ -16,6 +18,8 @@ from workbench.step.storage import write_state
 
 if TYPE_CHECKING:
     from torch import nn
+
+logger = logging.getLogger("workbench")
 
 _SUMMED = 1 << 18
 """Elements of parameters and buffers up to which all of them are summed at every step."""
@@ -32,6 +36,7 @@ class KeptStep:
         snapshot: Its state from before it ran; parameters only where it is a recovery point.
         loss_bits: Bits of its loss.
         size: Bytes it holds on to, estimated.
+        pooled: Those of them that lie in the ring's own memory.
         sums: Bit sums of parameters and buffers before the step, between recovery points.
     """
 
@@ -40,6 +45,7 @@ class KeptStep:
     loss_bits: str | None
     size: int
     sums: dict[str, int] | None = None
+    pooled: int = 0
 
     @property
     def is_recovery_point(self) -> bool:
@@ -60,10 +66,23 @@ class RecoveryRing:
         self._most_bytes = most_bytes
         self._steps: deque[KeptStep] = deque()
         self._turn = 0
+        self._pool = HostPool(most_bytes, self._outside, self._drop_oldest, logger.warning)
 
     def wants_state(self, step: int) -> bool:
         """Whether the state before this step is a recovery point."""
         return self.every > 0 and step % self.every == 0
+
+    def begin(self, snapshot: StepSnapshot) -> None:
+        """Begin a recovery point: copy into the ring's memory what the update will write.
+
+        Args:
+            snapshot: The snapshot of a step that has not begun to run.
+        """
+        snapshot.move_state(self._pool.copy)
+
+    def _outside(self) -> int:
+        """Bytes of the kept steps that are not in the ring's own memory."""
+        return sum(kept.size - kept.pooled for kept in self._steps)
 
     def add(
         self,
@@ -87,17 +106,35 @@ class RecoveryRing:
             # recovery point
             snapshot.drop_before_update()
         snapshot.buffers = None
+        snapshot.move_batches(self._pool.copy)
         size = snapshot_bytes(snapshot)
-        self._steps.append(KeptStep(step, snapshot, loss_bits, size, sums))
+        pooled = sum(copies.size for copies in snapshot.copies)
+        self._steps.append(KeptStep(step, snapshot, loss_bits, max(size, pooled), sums, pooled))
+        self._let_go_of_sources()
         self._shrink()
+
+    def _let_go_of_sources(self) -> None:
+        """Give back the device memory of what has been copied meanwhile."""
+        for kept in self._steps:
+            for copies in kept.snapshot.copies:
+                copies.is_made()
 
     def _shrink(self) -> None:
         """Drop the oldest steps, then those that no recovery point leads to."""
-        total = sum(kept.size for kept in self._steps)
-        while self._steps and total > self._most_bytes:
-            total -= self._steps.popleft().size
+        while self._steps and self._pool.bytes + self._outside() > self._most_bytes:
+            if not self._pool.drop_unused():
+                self._drop_oldest()
         while self._steps and not self._steps[0].is_recovery_point:
             self._steps.popleft()
+
+    def _drop_oldest(self) -> bool:
+        """Drop the oldest recovery point and the steps that only it leads to; False without one."""
+        if not self._steps:
+            return False
+        self._steps.popleft()
+        while self._steps and not self._steps[0].is_recovery_point:
+            self._steps.popleft()
+        return True
 
     def sums(self, model: nn.Module) -> dict[str, int]:
         """Bit sums of parameters and buffers, to compare a replayed step's start with.
@@ -115,8 +152,16 @@ class RecoveryRing:
         return sums_of(named)
 
     def steps_before(self, step: int) -> list[KeptStep]:
-        """List the kept steps that ran before a step, oldest first."""
-        return [kept for kept in self._steps if kept.step < step]
+        """List the kept steps that ran before a step and can be read, oldest first."""
+        found: list[KeptStep] = []
+        for kept in self._steps:
+            if kept.step >= step:
+                continue
+            if not kept.snapshot.is_readable():
+                found = []  # nothing leads past it
+            elif found or kept.is_recovery_point:
+                found.append(kept)
+        return found
 
 
 def snapshot_bytes(snapshot: StepSnapshot) -> int:
@@ -125,7 +170,7 @@ def snapshot_bytes(snapshot: StepSnapshot) -> int:
     Of a small model almost all of it is random states and Python objects, which count as much
     for every step.
     """
-    state = snapshot.freeze()
+    state = snapshot.peek()
     seen: dict[int, int] = {}
 
     def note(t: Any) -> None:

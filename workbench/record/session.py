@@ -106,6 +106,9 @@ class Session:
             self.snapshot = kept
             return
         recorder.guard("snapshot", lambda: self._begin(micro_batches))
+        snapshot = self.snapshot
+        if snapshot is not None and recorder.ring.wants_state(self.step_index):
+            recorder.guard("recovery point", lambda: recorder.ring.begin(snapshot))
         if recorder.ring.every > 0 and not self.keep_through_update:
             self.sums = recorder.guard("fingerprint", lambda: recorder.ring.sums(recorder.model))
 
@@ -174,9 +177,10 @@ class Session:
             last_phase: No later phase of this step can trip before its own update.
             jumped: Loss or gradient norm will make an alert: the state is kept for its bundle.
         """
-        if not last_phase:
+        if not last_phase or self.snapshot is None or self.settled or will_skip:
             return
-        if self.snapshot is None or self.keep_through_update or self.settled or will_skip:
+        if self.keep_through_update:
+            self.recorder.guard("recovery point", self._let_go_of_sources)
             return
         if jumped:
             self.snapshot.settle_optimizers()
@@ -184,6 +188,18 @@ class Session:
             return
         self.snapshot.drop_before_update()
         self.gradients = {}
+
+    def _let_go_of_sources(self) -> None:
+        """Spare the update what copies in host memory make needless."""
+        snapshot = self.snapshot
+        if snapshot is None:
+            return
+        kept = [copies.before_update(self.capture is not None) for copies in snapshot.copies]
+        if not all(kept):
+            self.notes.append(
+                "no recovery point: its copy would have held the device up for longer than a step"
+            )
+            snapshot.drop_before_update()
 
     def after_unit(self, outcome: Outcome, runner: RecordingRunner, at_gate: bool) -> None:
         """Look at outputs, and keep the gradients as the gate saw them."""

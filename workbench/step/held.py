@@ -6,7 +6,7 @@ that. So only the clones are taken here, and the rest is worked out when it is a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,37 @@ class Held:
             [self._requires_grad[place] for place in places],
             self.failed,
         )
+
+    def clones_of(self, wanted: Collection[int]) -> dict[int, Tensor]:
+        """The copy-on-write clones of plain tensors, by place.
+
+        Args:
+            wanted: The tensors, by ``id``.
+        """
+        found: dict[int, Tensor] = {}
+        for place, (tensor, clone) in enumerate(zip(self.tensors, self._clones, strict=True)):
+            if id(tensor) not in wanted or type(tensor) not in _QUICK:
+                continue
+            if isinstance(clone, Tensor):
+                found[place] = clone
+            elif clone is not None and clone.how == "cow":
+                found[place] = clone.tensor
+        return found
+
+    def replace(self, copies: Mapping[int, Tensor]) -> None:
+        """Hold copies in place of clones.
+
+        Args:
+            copies: By place; what shared a storage shares it in them.
+        """
+        clones = list(self._clones)
+        for place, copy in copies.items():
+            old = clones[place]
+            if isinstance(old, Tensor):
+                clones[place] = Kept(copy, "copy", self._storages[place], old.device.type)
+            elif old is not None:
+                clones[place] = Kept(copy, "copy", old.storage, old.tensor.device.type)
+        self._clones = clones
 
     def hold_again(self, places: Sequence[int]) -> None:
         """Hold the tensors at these places as they are now."""

@@ -282,6 +282,11 @@ class ModelSnapshot:
         with torch.no_grad():
             self._held.hold_again(self._buffers)
 
+    @property
+    def held(self) -> Held:
+        """What is held of its tensors."""
+        return self._held
+
     def parameter_names(self) -> dict[int, str]:
         """The names of the parameters that were there, by ``id``; a tied one's first name."""
         found: dict[int, str] = {}
@@ -336,9 +341,8 @@ class ModelSnapshot:
                     state.shards[full] = shard
                 kept[full] = item
                 names.setdefault(id(tensor), []).append(full)
-                state.info[full] = TensorInfo(
-                    kind, item.how, requires_grad[id(tensor)], item.tensor.device.type
-                )
+                device = item.device or item.tensor.device.type
+                state.info[full] = TensorInfo(kind, item.how, requires_grad[id(tensor)], device)
             state.modules[seen.path] = _describe(seen)
         state.tensors = shared_storages(kept)
         state.ties = [group for group in names.values() if len(group) > 1]

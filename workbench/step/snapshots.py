@@ -34,11 +34,13 @@ class Kept(NamedTuple):
         tensor: The snapshot, same shape, dtype and strides.
         how: How it was kept.
         storage: Which storage the original used; equal values mean shared storage.
+        device: Type of the original's device where the snapshot is on another; else empty.
     """
 
     tensor: Tensor
     how: How
     storage: int
+    device: str = ""
 
 
 _PLAIN = frozenset({Tensor, nn.Parameter})

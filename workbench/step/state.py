@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from workbench.step.bad_sets import BadSet
+from workbench.step.host_copies import Copies
 from workbench.step.model_restore import materialize, model_differences, restore_model
 from workbench.step.model_snapshot import ModelSnapshot, PreparedModel
 from workbench.step.model_state import ModelState
+from workbench.step.moving import Copier, move_batches, move_state
 from workbench.step.object_state import (
     KnownAttributes,
     ObjectState,
@@ -142,6 +144,7 @@ class StepSnapshot:
             self._optimizers = self._capture_optimizers("cow")
         self.scaler = None if scaler is None else capture_object(scaler)
         self.step_attributes: dict[str, Any] = {}
+        self.copies: list[Copies] = []
         if step is not None:
             self.step_attributes = prepared.step.of(step)
         self.schedulers = [capture_object(scheduler) for scheduler in schedulers]
@@ -187,6 +190,7 @@ class StepSnapshot:
         self._generators = generators
         self.step_attributes = step_attributes
         self.buffers = None
+        self.copies = []
         self._optimizers = None
         if optimizers[1] is not None:
             self._optimizers = self._capture_optimizers("cow", optimizers[1])
@@ -226,8 +230,33 @@ class StepSnapshot:
         if self._optimizers is None:
             self._optimizers = self._capture_optimizers("assumed")
 
+    def move_state(self, copy: Copier) -> None:
+        """Begin to copy what an update will write into host memory."""
+        if self.model is not None and self._optimizers is not None:
+            self.copies += move_state(self.model, self._optimizer_objects, self._optimizers, copy)
+
+    def move_batches(self, copy: Copier) -> None:
+        """Begin to copy the batches into host memory, where they are on a device."""
+        self.micro_batches, begun = move_batches(self.micro_batches, copy)
+        self.copies += begun
+
+    def is_readable(self) -> bool:
+        """Whether every copy in host memory was made; waits for those that are being made."""
+        try:
+            for copies in self.copies:
+                copies.wait()
+        except RuntimeError:  # the device was lost meanwhile
+            return False
+        return True
+
     def freeze(self) -> StepState:
         """Turn the snapshot into a state that can be stored or restored."""
+        for copies in self.copies:
+            copies.wait()
+        return self.peek()
+
+    def peek(self) -> StepState:
+        """The same state without a wait: shapes and places, not values, can be relied on."""
         return StepState(
             step_index=self.step_index,
             micro_batches=self.micro_batches,

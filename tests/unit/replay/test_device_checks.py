@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.gpu.autocast_calls import CALLS, emulated
+from tests.gpu.recovery import LargeOnCpu, begun, recovered
 from tests.gpu.training import (
     ASSERT_ONCE,
     AssertsOnceOnCpu,
@@ -49,6 +50,13 @@ def test_a_whole_mixed_step_replays_bit_for_bit(tmp_path):
     assert (found.verdict, found.deterministic_here, found.differences) == ("bitwise", True, [])
     recorded = replay.run().loss_bits
     assert replay.run(conditions=replay.nearest.replace(rng=1)).loss_bits != recorded
+
+
+def test_recovery_points_are_those_of_training_and_move_no_parameter(tmp_path):
+    found = recovered(LargeOnCpu(), "cpu", tmp_path)
+    assert found == {"same": True, "stayed": True, "points": 3, "pinned": [False] * 3}
+    ring, begin = begun(LargeOnCpu(), "cpu")
+    assert begin().copies[0].size == ring._pool.bytes > 2**20
 
 
 def test_an_overflow_replays_in_a_process_that_sees_no_gpu(tmp_path):
