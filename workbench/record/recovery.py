@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.evidence.writer import BundleWriter
 from workbench.record.scanning import share_of
 from workbench.step.digests import model_fingerprint, sums_of
-from workbench.step.host_copies import HostPool
+from workbench.step.host_copies import HostPool, readable
 from workbench.step.names import named_buffers, named_parameters
 from workbench.step.snapshots import copy_tree, storage_key
 from workbench.step.state import StepSnapshot
@@ -157,7 +157,7 @@ class RecoveryRing:
         for kept in self._steps:
             if kept.step >= step:
                 continue
-            if not kept.snapshot.is_readable():
+            if not readable(kept.snapshot.copies):
                 found = []  # nothing leads past it
             elif found or kept.is_recovery_point:
                 found.append(kept)

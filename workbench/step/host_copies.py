@@ -133,6 +133,16 @@ class HostPool:
         return min(fitting, key=lambda slot: slot.size, default=None)
 
 
+def readable(all_copies: Sequence[Copies]) -> bool:
+    """Whether all copies were made; waits for those that are being made."""
+    try:
+        for copies in all_copies:
+            copies.wait()
+    except RuntimeError:  # the device was lost meanwhile
+        return False
+    return True
+
+
 @dataclass(eq=False)
 class Copies:
     """Copies that are made, or being made.

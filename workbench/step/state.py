@@ -240,15 +240,6 @@ class StepSnapshot:
         self.micro_batches, begun = move_batches(self.micro_batches, copy)
         self.copies += begun
 
-    def is_readable(self) -> bool:
-        """Whether every copy in host memory was made; waits for those that are being made."""
-        try:
-            for copies in self.copies:
-                copies.wait()
-        except RuntimeError:  # the device was lost meanwhile
-            return False
-        return True
-
     def freeze(self) -> StepState:
         """Turn the snapshot into a state that can be stored or restored."""
         for copies in self.copies:
