@@ -57,13 +57,17 @@ class Conditions:
         self.widget = parts.column(inside, "wb-conditions")
 
     def _make(self, switch: Switch) -> w.HBox:
+        width = WIDTHS.get(switch.key, "84px") if switch.quick else "116px"
+        how: dict[str, Any] = {
+            "value": switch.recorded,
+            "tooltip": switch.why_not or f"{switch.label}: recorded {switch.recorded}",
+            "disabled": bool(switch.why_not),
+            "layout": parts.shared(w.Layout, width=width),
+        }
         if switch.choices:
-            field = w.Dropdown(options=list(switch.choices), value=switch.recorded)
+            field = w.Dropdown(options=list(switch.choices), **how)
         else:
-            field = w.Text(value=switch.recorded, continuous_update=False)
-        field.tooltip = switch.why_not or f"{switch.label}: recorded {switch.recorded}"
-        field.disabled = bool(switch.why_not)
-        field.layout.width = WIDTHS.get(switch.key, "84px") if switch.quick else "116px"
+            field = w.Text(continuous_update=False, **how)
         field.observe(
             self._store.guard.wrap(self.name, partial(self._chosen, switch.key)), names="value"
         )
@@ -72,11 +76,10 @@ class Conditions:
         )
         self._fields[switch.key] = field
         self._notes[switch.key] = parts.html("", "wb-switch-note")
-        made = parts.row([label, field, self._notes[switch.key]], "wb-switch")
+        classes = ["wb-switch", f"wb-switch-{switch.key.replace('_', '-')}"]
+        classes += ["wb-off"] if switch.why_not else []
+        made = parts.row([label, field, self._notes[switch.key]], *classes)
         self._rows[switch.key] = made
-        made.add_class(f"wb-switch-{switch.key.replace('_', '-')}")
-        if switch.why_not:
-            made.add_class("wb-off")
         return made
 
     def _preset_chosen(self) -> None:
@@ -112,7 +115,7 @@ class Conditions:
                 continue
             self._draw_switch(switch, wanted.get(switch.key, switch.recorded), state)
         self._whose.value = "<b>◇ Diagnostic</b>" if wanted else "<b>● Original</b>"
-        self._rest.layout.display = "flex" if opened else "none"
+        parts.set_display(self._rest, "flex" if opened else "none")
         self._all.description = "All switches " + ("▾" if opened else "▸")
         self._draw_offer(state)
         self._problem.value = parts.problem(state.problem(self.name))

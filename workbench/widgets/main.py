@@ -42,9 +42,11 @@ class Main:
     def __init__(self, store: Store, makers: dict[str, Callable[[], Region]], notes: Notes) -> None:
         self._store, self._makers = store, makers
         self._made: dict[str, Region] = {}
-        self._tabs = w.ToggleButtons(options=[(LABELS[tab], tab) for tab in TABS])
-        self._tabs.value = store.state.look.tab
-        self._tabs.add_class("wb-tabs")
+        self._tabs = w.ToggleButtons(
+            options=[(LABELS[tab], tab) for tab in TABS],
+            value=store.state.look.tab,
+            _dom_classes=("wb-tabs",),
+        )
         self._tabs.observe(store.guard.wrap(self.name, self._chosen), names="value")
         self._problem = parts.html()
         self._loading = parts.html(note(esc(LOADING), "empty"))

@@ -29,22 +29,34 @@ class Notes:
     def __init__(self, store: Store, act: Act) -> None:
         self._store, self._act = store, act
         wrap = store.guard.wrap
-        self.button = parts.button("Notes ▸", wrap(self.name, lambda: act("notes")), title="m")
-        self.button.add_class("wb-notes-button")
-        self._claim = w.Dropdown(options=[("This view", THIS_VIEW)])
-        self._claim.add_class("wb-note-claim")
-        self._sentence = w.Textarea(
-            placeholder="A sentence for whoever reads this (optional)", rows=2
+        self.button = parts.button(
+            "Notes ▸",
+            wrap(self.name, lambda: act("notes")),
+            title="m",
+            classes=("wb-notes-button",),
         )
-        self._sentence.add_class("wb-note-sentence")
+        self.widget = parts.column([], "wb-notes")
+        parts.show(self.widget, False)
+
+    def _fill(self) -> None:
+        """Make the fields, once, when they are first needed."""
+        if self.widget.children:
+            return
+        wrap = self._store.guard.wrap
+        self._claim = w.Dropdown(
+            options=[("This view", THIS_VIEW)], _dom_classes=("wb-note-claim",)
+        )
+        self._sentence = w.Textarea(
+            placeholder="A sentence for whoever reads this (optional)",
+            rows=2,
+            _dom_classes=("wb-note-sentence",),
+        )
         self._pin = parts.button("Pin", wrap(self.name, self._pinned), classes=("wb-primary",))
         self._where = parts.html("", "wb-dim")
         self._list = parts.html("", "wb-note-list")
         self._problem = parts.html()
         row = parts.row([self._claim, self._pin, self._where], "wb-note-row")
-        inside = [row, self._sentence, self._problem, self._list]
-        self.widget = parts.column(inside, "wb-notes")
-        parts.show(self.widget, False)
+        self.widget.children = (row, self._sentence, self._problem, self._list)
 
     def _pinned(self) -> None:
         self._act("pin")
@@ -52,15 +64,18 @@ class Notes:
     @property
     def chosen(self) -> str:
         """The claim to pin; empty for the view alone."""
+        self._fill()
         return str(self._claim.value or THIS_VIEW)
 
     @property
     def sentence(self) -> str:
         """What was written."""
+        self._fill()
         return str(self._sentence.value).strip()[:LONGEST]
 
     def clear(self) -> None:
         """The sentence was pinned."""
+        self._fill()
         self._sentence.value = ""
         self._claim.value = THIS_VIEW
 
@@ -79,6 +94,7 @@ class Notes:
         parts.show(self.widget, opened)
         if not opened:
             return
+        self._fill()
         kept = self._claim.value
         options = [(f"This view: {middle(view_words(state), SHORT)}", THIS_VIEW)]
         options += [(middle(one, SHORT), one) for one in claims(state)]

@@ -37,8 +37,9 @@ class Rail:
             for name in STAGE_NAMES
         }
         self._line = parts.html("", "wb-stage-line")
-        self._progress = w.IntProgress(min=0, max=100, layout=w.Layout(width="180px"))
-        self._progress.add_class("wb-progress")
+        self._progress = w.IntProgress(
+            min=0, max=100, layout=w.Layout(width="180px"), _dom_classes=("wb-progress",)
+        )
         self._controls = self._make_controls(wrap)
         self._run_to = w.Dropdown(
             options=[("Run to …", ""), *((stage_words(name), name) for name in STAGE_NAMES)],
@@ -107,11 +108,11 @@ class Rail:
 
     def _draw_stage(self, stage: StageView, chosen: bool) -> None:
         made = self._buttons[stage.name]
-        made.description = f"{GLYPH[stage.status]} {stage_words(stage.name)}"
-        made.tooltip = f"{stage_words(stage.name)}: {stage_line(stage)}"
-        for status in GLYPH:
-            parts.set_class(made, f"wb-{status}", status == stage.status)
-        parts.set_class(made, "wb-chosen", chosen)
+        classes = {f"wb-{status}": status == stage.status for status in GLYPH}
+        with made.hold_sync():  # one message a stage
+            made.description = f"{GLYPH[stage.status]} {stage_words(stage.name)}"
+            made.tooltip = f"{stage_words(stage.name)}: {stage_line(stage)}"
+            parts.set_classes(made, {**classes, "wb-chosen": chosen})
 
     def _draw_line(self, state: State, chosen: StageView | None) -> None:
         activity = state.activity

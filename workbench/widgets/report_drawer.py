@@ -26,25 +26,34 @@ class ReportDrawer:
     name = "report"
 
     def __init__(self, store: Store, act: Act) -> None:
-        wrap = store.guard.wrap
+        self._store, self._act = store, act
+        self.widget = parts.column([], "wb-report")
+
+    def _fill(self) -> None:
+        """Make the fields, once, when they are first needed."""
+        if self.widget.children:
+            return
+        act, wrap = self._act, self._store.guard.wrap
         self._what = parts.html()
         self._path = w.Text(
-            value=store.state.report.path,
+            value=self._store.state.report.path,
             continuous_update=False,
             layout=w.Layout(width="420px"),
         )
         self._path.tooltip = "Where the file goes: a path here, or the name alone"
-        self._make = parts.button("Make report", wrap(self.name, lambda: act("make_report")))
-        self._make.add_class("wb-primary")
+        self._make = parts.button(
+            "Make report", wrap(self.name, lambda: act("make_report")), classes=("wb-primary",)
+        )
         self._stop = parts.button("■ Stop", wrap(self.name, lambda: act("stop_report")))
         self._said = parts.html("", "wb-report-said")
         label = parts.html("One HTML file", "wb-report-label")
         row = parts.row([label, self._path, self._make, self._stop], "wb-report-row")
-        self.widget = parts.column([self._what, row, self._said], "wb-report")
+        self.widget.children = (self._what, row, self._said)
 
     @property
     def path(self) -> str:
         """Where the file is to go."""
+        self._fill()
         return str(self._path.value).strip()
 
     def part(self, state: State) -> object:
@@ -59,6 +68,7 @@ class ReportDrawer:
         parts.show(self.widget, opened)
         if not opened:
             return
+        self._fill()
         report = state.report
         running = report.status == "running"
         self._what.value = esc(holds(state))
@@ -78,6 +88,7 @@ class ReportDrawer:
 
     def tick(self, state: State, doing: str) -> None:
         """Show how far it is; called while it runs."""
+        self._fill()
         report = state.report
         spent = max(time.monotonic() - report.started, 0.0)
         expected = f" of {seconds(report.expected)}" if report.expected else ""

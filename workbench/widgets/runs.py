@@ -11,6 +11,8 @@ from workbench.widgets.state import ORIGINAL, RECORDED, Run, State
 from workbench.widgets.store import Store
 from workbench.widgets.words import changed_words, run_result, seconds
 
+TIP = "What was recorded, nothing replayed"
+
 
 class Runs:
     """Region: one toggle a run."""
@@ -19,12 +21,17 @@ class Runs:
 
     def __init__(self, store: Store, act: Act) -> None:
         self._store, self._act = store, act
-        self._toggles = w.ToggleButtons(options=[(RECORDED, RECORDED)], value=RECORDED)
-        self._toggles.add_class("wb-run-toggles")
+        self._toggles = w.ToggleButtons(
+            options=[(f"▤ {RECORDED}", RECORDED)],
+            tooltips=[TIP],
+            value=RECORDED,
+            _dom_classes=("wb-run-toggles",),
+        )
         self._toggles.observe(store.guard.wrap(self.name, self._chosen), names="value")
         self._problem = parts.html()
-        self._compare = parts.button("Compare", store.guard.wrap(self.name, self._ask))
-        self._compare.add_class("wb-compare-button")
+        self._compare = parts.button(
+            "Compare", store.guard.wrap(self.name, self._ask), classes=("wb-compare-button",)
+        )
         label = parts.html("<b>Runs</b>", "wb-whose")
         self.widget = parts.row([label, self._toggles, self._problem, self._compare], "wb-runs")
         self._drawing = False
@@ -49,7 +56,7 @@ class Runs:
         """One labelled toggle a run, with its result in words."""
         recorded = f"▤ {RECORDED}"
         options = [(recorded, RECORDED), *((run_label(run), run.name) for run in state.runs)]
-        tips = ["What was recorded, nothing replayed", *(run_tip(run) for run in state.runs)]
+        tips = [TIP, *(run_tip(run) for run in state.runs)]
         self._drawing = True
         try:
             if list(self._toggles.options) != options:

@@ -31,9 +31,13 @@ class TrustCard:
     name = "trust"
 
     def __init__(self, store: Store, act: Act, reader: CodeReader) -> None:
-        self._store, self._reader = store, reader
-        wrap = store.guard.wrap
-        facts = store.state.facts
+        self._store, self._act, self._reader = store, act, reader
+        self.widget = parts.column([], "wb-trust")
+
+    def _fill(self) -> None:
+        """Make the fields, once, when the question is first asked."""
+        act, wrap = self._act, self._store.guard.wrap
+        facts = self._store.state.facts
         self._title = parts.html("", "wb-strong")
         self._choice = w.RadioButtons(
             options=[("Use my code", "own"), ("Use the copy in the bundle", "source")],
@@ -54,8 +58,9 @@ class TrustCard:
             layout=w.Layout(width="260px"),
         )
         self._text = parts.html("", "wb-code")
-        self._go = parts.button("Replay", wrap(self.name, partial(act, "trust_replay")))
-        self._go.add_class("wb-primary")
+        self._go = parts.button(
+            "Replay", wrap(self.name, partial(act, "trust_replay")), classes=("wb-primary",)
+        )
         self._stay = parts.button(
             "Stay with recorded evidence", wrap(self.name, partial(act, "trust_decline"))
         )
@@ -67,8 +72,7 @@ class TrustCard:
         fields = parts.column([own, copy], "wb-trust-fields")
         body = parts.row([self._choice, fields], "wb-trust-body")
         foot = parts.row([self._go, self._stay, self._digest], "wb-trust-foot")
-        inside = [self._title, body, self._text, foot, self._problem]
-        self.widget = parts.column(inside, "wb-trust")
+        self.widget.children = (self._title, body, self._text, foot, self._problem)
 
     def _watch(self, wrap: Any) -> None:
         def edited(field: str, widget: Any) -> Any:
@@ -89,6 +93,8 @@ class TrustCard:
         """Show the question; nothing is read while it is not asked."""
         if not state.trust.asked:
             return
+        if not self.widget.children:
+            self._fill()
         trust, facts = state.trust, state.facts
         named = facts.step_reference or "a step whose place was not recorded"
         self._title.value = (
