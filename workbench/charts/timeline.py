@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import plotly.graph_objects as go
+from typing import TYPE_CHECKING, Any
 
 from workbench.charts import style
 from workbench.charts.drawing import Drawing
@@ -25,8 +23,12 @@ from workbench.charts.timeline_view import (
 from workbench.charts.words import KIND_WORDS, KINDS, number, plain
 from workbench.evidence.wording import counted
 
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
 CHART_ID = "wb-timeline"
 Ledger = Sequence[Mapping[str, Any]]
+Trace = dict[str, Any]
 _GAP = 0.07
 _SKIP_WORDS = {"scaler": "update skipped by the loss scaler", "gate": "update withheld by the gate"}
 
@@ -55,17 +57,29 @@ def figure(
         UsageError: The ledger has no record to show.
     """
     view = timeline_view(ledger, incident, before, rank)
-    traces: list[Any] = []
+    return as_figure(spec(view, theme, height, chosen))
+
+
+def as_figure(described: dict[str, Any]) -> go.Figure:
+    """The figure of a ``spec``."""
+    import plotly.graph_objects as go
+
+    return go.Figure(described)
+
+
+def spec(view: TimelineView, theme: style.Theme, height: int, chosen: int | None) -> dict[str, Any]:
+    """The figure's data and layout as plain values: a first view is drawn without plotly."""
+    traces: list[Trace] = []
     for row, series in enumerate(view.series):
         traces.append(_line(view, series, row, theme))
         traces.extend(_marks(view, series, row, theme))
         traces.extend(_missing(view, series, row, theme))
     traces.extend([*_skips(view, theme), *_alerts(view, theme)])
     layout = _layout(view, theme, height)
-    if chosen is not None and chosen != incident:
+    if chosen is not None and chosen != view.incident:
         line = {"color": style.PALETTES[theme].ink, "width": 1, "dash": "dot"}
         layout["shapes"].append(_vertical(chosen, line))
-    return go.Figure(data=traces, layout=layout)
+    return {"data": traces, "layout": layout}
 
 
 def _vertical(step: int, line: dict[str, Any]) -> dict[str, Any]:
@@ -77,28 +91,29 @@ def _axis_name(row: int) -> str:
     return "y" if row == 0 else f"y{row + 1}"
 
 
-def _line(view: TimelineView, series: Series, row: int, theme: style.Theme) -> go.Scatter:
+def _line(view: TimelineView, series: Series, row: int, theme: style.Theme) -> Trace:
     few = len(view.steps) <= 60
     good = [math.isfinite(value) for value in series.values]
     shown = zip(series.values, good, strict=True)
-    return go.Scatter(
-        name=WORDS[series.name],
-        x=list(view.steps),
-        y=[float(value) if finite else None for value, finite in shown],
-        yaxis=_axis_name(row),
-        mode="lines+markers" if few else "lines",
-        line={
+    return {
+        "type": "scatter",
+        "name": WORDS[series.name],
+        "x": list(view.steps),
+        "y": [float(value) if finite else None for value, finite in shown],
+        "yaxis": _axis_name(row),
+        "mode": "lines+markers" if few else "lines",
+        "line": {
             "color": style.PALETTES[theme].finite,
             "width": 1.6,
             "shape": "hv" if series.name == "scale" else "linear",
         },
-        marker={"size": 4, "color": style.PALETTES[theme].finite},
-        hovertext=[
+        "marker": {"size": 4, "color": style.PALETTES[theme].finite},
+        "hovertext": [
             f"step {number(step)}<br>{WORDS[series.name]} {_written(series, i)}"
             for i, step in enumerate(view.steps)
         ],
-        hoverinfo="text",
-    )
+        "hoverinfo": "text",
+    }
 
 
 def _written(series: Series, record: int) -> str:
@@ -108,7 +123,7 @@ def _written(series: Series, record: int) -> str:
     return KIND_WORDS.get(kind) or number(float(series.values[record]))
 
 
-def _marks(view: TimelineView, series: Series, row: int, theme: style.Theme) -> list[go.Scatter]:
+def _marks(view: TimelineView, series: Series, row: int, theme: style.Theme) -> list[Trace]:
     colour = style.PALETTES[theme].nonfinite
     traces = []
     for kind in KINDS:
@@ -116,56 +131,58 @@ def _marks(view: TimelineView, series: Series, row: int, theme: style.Theme) -> 
         if not records:
             continue
         traces.append(
-            go.Scatter(
-                name=f"{WORDS[series.name]} {KIND_WORDS[kind]}",
-                x=[view.steps[record] for record in records],
-                y=[mark_height(series)] * len(records),
-                yaxis=_axis_name(row),
-                mode="markers",
-                marker={
+            {
+                "type": "scatter",
+                "name": f"{WORDS[series.name]} {KIND_WORDS[kind]}",
+                "x": [view.steps[record] for record in records],
+                "y": [mark_height(series)] * len(records),
+                "yaxis": _axis_name(row),
+                "mode": "markers",
+                "marker": {
                     "symbol": style.SYMBOLS[kind],
                     "size": 9,
                     "color": colour,
                     "line": {"width": 2.5 if kind == "nan" else 1, "color": colour},
                 },
-                hovertext=[
+                "hovertext": [
                     f"step {number(view.steps[record])}<br>"
                     f"{WORDS[series.name]} is {KIND_WORDS[kind]}"
                     for record in records
                 ],
-                hoverinfo="text",
-                cliponaxis=False,
-            )
+                "hoverinfo": "text",
+                "cliponaxis": False,
+            }
         )
     return traces
 
 
-def _missing(view: TimelineView, series: Series, row: int, theme: style.Theme) -> list[go.Scatter]:
+def _missing(view: TimelineView, series: Series, row: int, theme: style.Theme) -> list[Trace]:
     if not series.missing:
         return []
     skips = dict(view.skips)
     colour = style.PALETTES[theme].muted
     return [
-        go.Scatter(
-            name=f"{WORDS[series.name]} not recorded",
-            x=[view.steps[record] for record in series.missing],
-            y=[mark_height(series)] * len(series.missing),
-            yaxis=_axis_name(row),
-            mode="markers",
-            marker={
+        {
+            "type": "scatter",
+            "name": f"{WORDS[series.name]} not recorded",
+            "x": [view.steps[record] for record in series.missing],
+            "y": [mark_height(series)] * len(series.missing),
+            "yaxis": _axis_name(row),
+            "mode": "markers",
+            "marker": {
                 "symbol": "line-ew-open",
                 "size": 7,
                 "color": colour,
                 "line": {"width": 1.5, "color": colour},
             },
-            hovertext=[
+            "hovertext": [
                 f"step {number(view.steps[record])}<br>{WORDS[series.name]} not recorded"
                 + (f"<br>{skip_words(skips[record])}" if record in skips else "")
                 for record in series.missing
             ],
-            hoverinfo="text",
-            cliponaxis=False,
-        )
+            "hoverinfo": "text",
+            "cliponaxis": False,
+        }
     ]
 
 
@@ -182,53 +199,55 @@ def place_at(series: Series, part: float) -> float:
     return series.low + part * (series.high - series.low)
 
 
-def _skips(view: TimelineView, theme: style.Theme) -> list[go.Scatter]:
+def _skips(view: TimelineView, theme: style.Theme) -> list[Trace]:
     if not view.skips:
         return []
     row = [series.name for series in view.series].index("scale")
     return [
-        go.Scatter(
-            name="withheld updates",
-            x=[view.steps[record] for record, _ in view.skips],
-            y=[place_at(view.series[row], 0.06)] * len(view.skips),
-            yaxis=_axis_name(row),
-            mode="markers",
-            marker={
+        {
+            "type": "scatter",
+            "name": "withheld updates",
+            "x": [view.steps[record] for record, _ in view.skips],
+            "y": [place_at(view.series[row], 0.06)] * len(view.skips),
+            "yaxis": _axis_name(row),
+            "mode": "markers",
+            "marker": {
                 "symbol": "line-ns-open",
                 "size": 10,
                 "color": style.PALETTES[theme].diagnostic,
                 "line": {"width": 1.5, "color": style.PALETTES[theme].diagnostic},
             },
-            hovertext=[
+            "hovertext": [
                 f"step {number(view.steps[record])}<br>{skip_words(by)}"
                 for record, by in view.skips
             ],
-            hoverinfo="text",
-            cliponaxis=False,
-        )
+            "hoverinfo": "text",
+            "cliponaxis": False,
+        }
     ]
 
 
-def _alerts(view: TimelineView, theme: style.Theme) -> list[go.Scatter]:
+def _alerts(view: TimelineView, theme: style.Theme) -> list[Trace]:
     if not view.alerts:
         return []
     series = view.series[0]
     return [
-        go.Scatter(
-            name="alerts",
-            x=[view.steps[record] for record, _ in view.alerts],
-            y=[place_at(series, 0.97)] * len(view.alerts),
-            yaxis=_axis_name(0),
-            mode="text",
-            text=["<b>!</b>"] * len(view.alerts),
-            textfont={"color": style.PALETTES[theme].ink, "size": 13},
-            hovertext=[
+        {
+            "type": "scatter",
+            "name": "alerts",
+            "x": [view.steps[record] for record, _ in view.alerts],
+            "y": [place_at(series, 0.97)] * len(view.alerts),
+            "yaxis": _axis_name(0),
+            "mode": "text",
+            "text": ["<b>!</b>"] * len(view.alerts),
+            "textfont": {"color": style.PALETTES[theme].ink, "size": 13},
+            "hovertext": [
                 f"step {number(view.steps[record])}<br>Alert: {plain(said)}"
                 for record, said in view.alerts
             ],
-            hoverinfo="text",
-            cliponaxis=False,
-        )
+            "hoverinfo": "text",
+            "cliponaxis": False,
+        }
     ]
 
 

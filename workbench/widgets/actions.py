@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.evidence.notes import Note
-from workbench.widgets.state import Problem, Report, StageView, Switch, Tab
+from workbench.widgets.state import Charts, Problem, Report, StageView, Switch, Tab
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ class SwitchesCame(Action):
 @dataclass(frozen=True)
 class ChartsLoaded(Action):
     """What draws charts is there: it takes seconds, so the facts do not wait for it."""
+
+    charts: Charts = "live"
 
 
 # -- conditions -------------------------------------------------------------------------------

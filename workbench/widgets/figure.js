@@ -1,36 +1,7 @@
-// A live plotly figure whose script (5 MB) is loaded once a page, when it is first needed.
+// A live plotly figure whose script is loaded once a page, by plotly.js.
 // plotly's own widget carries the script in every figure, gives up on a figure whose script is not
 // read within two seconds, and leaves views listening that are no longer in the page.
-const shared = (globalThis[Symbol.for("workbench.plotly")] ??= new Map()); // version -> loading
-const ASK_AGAIN = 5000; // ms; the figure that asked first may be gone, its kernel busy
-
-function plotly(model) {
-  const version = model.get("_plotly_version");
-  if (!shared.has(version)) shared.set(version, { module: null, waiting: [] });
-  const page = shared.get(version);
-  if (page.module) return page.module;
-  return new Promise((resolve) => {
-    let again = 0;
-    const ask = (patience) => {
-      model.send({ ask: "plotly" });
-      again = setTimeout(ask, patience, 2 * patience); // each answer is 5 MB
-    };
-    const given = (message, buffers) => {
-      if (message?.plotly !== version || !buffers?.length || page.module) return;
-      const url = URL.createObjectURL(new Blob(buffers, { type: "text/javascript" }));
-      page.module = import(url);
-      page.waiting.splice(0).forEach((one) => one(page.module));
-    };
-    model.on("msg:custom", given);
-    page.waiting.push((module) => {
-      clearTimeout(again);
-      model.off("msg:custom", given);
-      resolve(module);
-    });
-    if (page.waiting.length === 1) ask(ASK_AGAIN);
-    else again = setTimeout(ask, ASK_AGAIN, 2 * ASK_AGAIN);
-  });
-}
+const DRAWN = "plotlywidget-after-render"; // plotly's event, of the whole page
 
 // plotly says so of a property that a change of several traces leaves alone in one of them. Its
 // model takes that for the property's value, and a view that is made later cannot draw it.
@@ -86,6 +57,13 @@ export default () => {
       await ready;
       el.style.minHeight = "";
       const mine = (views = []);
+      const drawn = ({ detail }) => {
+        if (!el.contains(detail?.element)) return;
+        document.removeEventListener(DRAWN, drawn);
+        model.send({ drawn: true });
+      };
+      document.addEventListener(DRAWN, drawn);
+      mine.push(() => document.removeEventListener(DRAWN, drawn));
       let end;
       try { end = inner.render({ el }); } finally { views = null; }
       return () => { mine.forEach((off) => off()); end?.(); };

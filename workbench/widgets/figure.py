@@ -4,37 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plotly
 import plotly.graph_objects as go
 import traitlets
 
 from workbench.widgets.guard import Guard
+from workbench.widgets.script import Script, plotly_version, with_loader
 
 IDENTITY = frozenset({"type", "uid"})
 CONFIG = {"displaylogo": False, "modeBarButtons": [["resetScale2d", "toImage"]]}
-HERE = Path(__file__).parent
-SCRIPT = Path(plotly.__file__).parent / "package_data" / "widgetbundle.js"
 
 
 class _Figure(go.FigureWidget):
-    """A figure widget without plotly's script in it; `figure.js` asks for that once a page.
+    """A figure widget without plotly's script in it; `plotly.js` asks for that once a page.
 
     The page learns of the figure once its content is there: plotly tells the page of an empty
     figure first and sends the content after, and a page that draws in between shows empty axes.
     """
 
-    _esm = (HERE / "figure.js").read_text(encoding="utf-8")
-    _plotly_version = traitlets.Unicode(plotly.__version__).tag(sync=True)
+    _esm = with_loader("figure.js")
+    _plotly_version = traitlets.Unicode(plotly_version()).tag(sync=True)
     _complete = False
 
     def __init__(self, figure: Any) -> None:
         super().__init__(figure)
         self._config = CONFIG
-        self.on_msg(self._asked)
+        self.on_msg(Script().answer)
         self._complete = True
         super().open()
 
@@ -55,10 +52,6 @@ class _Figure(go.FigureWidget):
                 state[name] = self.trait_metadata(name, "to_json")(deepcopy(value), self)
         return state
 
-    def _asked(self, _widget: Any, content: Any, _buffers: Any) -> None:
-        if isinstance(content, dict) and content.get("ask") == "plotly":
-            self.send({"plotly": self._plotly_version}, buffers=[SCRIPT.read_bytes()])
-
 
 class LiveFigure:
     """Shows figures made by `charts` in one widget.
@@ -67,6 +60,7 @@ class LiveFigure:
         clicked: Called with the x of a clicked point, as a whole number.
         guard: Runs the callback.
         place: Puts the widget into the page.
+        drawn: Called when plotly has drawn the figure in the page, each time it is put there.
     """
 
     def __init__(
@@ -74,8 +68,10 @@ class LiveFigure:
         clicked: Callable[[int], None],
         guard: Guard,
         place: Callable[[Any], None] = lambda _widget: None,
+        drawn: Callable[[], None] = lambda: None,
     ) -> None:
         self._clicked, self._guard, self._place = clicked, guard, place
+        self._drawn = drawn
         self._widget: Any = None
 
     @property
@@ -88,6 +84,7 @@ class LiveFigure:
         figure.layout.width = width
         if self._widget is None:
             self._widget = _Figure(figure)
+            self._widget.on_msg(self._told)
             self._listen()
             self._place(self._widget)
             return
@@ -101,6 +98,10 @@ class LiveFigure:
                 live.add_traces(figure.data)
                 self._listen()
             _assign(live.layout, figure.layout.to_plotly_json())
+
+    def _told(self, _widget: Any, content: Any, _buffers: Any) -> None:
+        if isinstance(content, dict) and content.get("drawn") is True:
+            self._guard.run("main", self._drawn)
 
     def _listen(self) -> None:
         for trace in self._widget.data:

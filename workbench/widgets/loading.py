@@ -17,9 +17,11 @@ from typing import Any
 
 from workbench.widgets.actions import ChartsLoaded, SavedLayersCame, SwitchesCame
 from workbench.widgets.saved import saved_layers, traced_on
+from workbench.widgets.state import Charts
 from workbench.widgets.store import Store
 
-CHARTS = ("plotly.graph_objects", "plotly.basewidget")
+STILL = ("workbench.widgets.timeline",)
+CHARTS = ("plotly.graph_objects", "plotly.basewidget", "workbench.widgets.figure")
 TORCH = ("xarray", "torch")
 DRAWING_S = 2.0
 """Seconds left to the page for its first chart."""
@@ -41,17 +43,19 @@ class Loading:
     def start(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Load everything, beside ``loop`` where there is one."""
         if loop is None or {*CHARTS, *TORCH} <= set(sys.modules):
-            self._charts()
+            self._charts("live")
             self.complete()
             return
 
         def load() -> None:
-            steps: list[tuple[tuple[str, ...], Callable[[], None], float]]
-            steps = [(CHARTS, self._charts, DRAWING_S), (TORCH, self.complete, 0.0)]
-            for modules, then, pause in steps:
+            for modules, then, pause in (
+                (STILL, partial(self._charts, "still"), 0.0),
+                (CHARTS, partial(self._charts, "live"), DRAWING_S),
+                (TORCH, self.complete, 0.0),
+            ):
                 for module in modules:
                     import_module(module)
-                loop.call_soon_threadsafe(partial(self._store.guard.run, "main", then))
+                self._on(loop, then)
                 self._wanted.wait(pause)
 
         threading.Thread(target=load, name="workbench-loading", daemon=True).start()
@@ -78,6 +82,17 @@ class Loading:
         self._closed = True
         self._wanted.set()
 
-    def _charts(self) -> None:
+    def _on(self, loop: asyncio.AbstractEventLoop, then: Callable[[], None]) -> None:
+        """Carry out in the event loop, and go on importing when it is done: both take its time."""
+        done = threading.Event()
+
+        def run() -> None:
+            self._store.guard.run("main", then)
+            done.set()
+
+        loop.call_soon_threadsafe(run)
+        done.wait(DRAWING_S)
+
+    def _charts(self, charts: Charts) -> None:
         if not self._closed:
-            self._store.dispatch(ChartsLoaded())
+            self._store.dispatch(ChartsLoaded(charts))

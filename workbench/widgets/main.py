@@ -24,7 +24,8 @@ LABELS = {
     "compare": "4 Compare",
     "evidence": "5 Evidence",
 }
-CHARTED = ("ranges", "timeline", "compare")
+CHARTED = {"ranges": ("live",), "timeline": ("still", "live"), "compare": ("live",)}
+"""Of tabs with charts: what must be there to draw them."""
 LOADING = "Charts are being loaded …"
 
 
@@ -71,7 +72,7 @@ class Main:
         tab = state.look.tab
         if self._tabs.value != tab:
             self._tabs.value = tab
-        if tab not in self._made and tab in CHARTED and not state.charts:
+        if tab not in self._made and state.charts not in CHARTED.get(tab, (state.charts,)):
             self._slot.children = (self._loading,)
             return
         if tab not in self._made:

@@ -89,8 +89,7 @@ def _switches(state: State, action: a.SwitchesCame) -> State:
 
 
 def _charts(state: State, action: a.ChartsLoaded) -> State:
-    del action
-    return replace(state, charts=True)
+    return replace(state, charts=action.charts)
 
 
 # -- conditions -------------------------------------------------------------------------------

@@ -98,6 +98,7 @@ function render({ model, el }) {
     else frame = requestAnimationFrame(wait); // not in the page yet
   };
   wait();
+  plotly(model);
   return () => { cancelAnimationFrame(frame); model.off("msg:custom", copied); detach(); };
 }
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 
-HERE = Path(__file__).parent
+from workbench.widgets.script import HERE, Script, plotly_version, with_loader
+
 ACTION = re.compile(r"([a-z_]{1,24})(?::([a-z_]{1,24}|[0-9]{1,7}))?")
 
 
@@ -22,10 +22,15 @@ class Shell(anywidget.AnyWidget):
         width: Width of the narrowest view of the panel in pixels.
     """
 
-    _esm = (HERE / "shell.js").read_text(encoding="utf-8")
+    _esm = with_loader("shell.js")
     _css = (HERE / "panel.css").read_text(encoding="utf-8")
+    _plotly_version = traitlets.Unicode(plotly_version()).tag(sync=True)
     dark = traitlets.Bool(False).tag(sync=True)
     width = traitlets.Int(1220, min=200, max=8000).tag(sync=True)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_msg(Script().answer)
 
     def listen(self, call: Callable[[str], None]) -> None:
         """Call with every well-formed action name the page sends; anything else is dropped."""

@@ -262,6 +262,10 @@ class Report:
     took: float | None = None
 
 
+Charts = Literal["", "still", "live"]
+"""What can be drawn by now: no chart, the timeline's first view without plotly, or everything."""
+
+
 @dataclass(frozen=True)
 class State:
     """Everything the panel shows."""
@@ -281,7 +285,7 @@ class State:
     saved_from: str = ""
     results: tuple[Result, ...] = ()
     takes: float | None = None
-    charts: bool = False
+    charts: Charts = ""
     notes: tuple[Note, ...] = ()
     notes_said: str = ""
     report: Report = field(default_factory=Report)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.charts import timeline as timeline_chart
+from workbench.charts.still import still
+from workbench.charts.style import Theme
+from workbench.charts.timeline_view import TimelineView, timeline_view
 from workbench.errors import BundleError
 from workbench.widgets import parts
 from workbench.widgets.actions import Looked
-from workbench.widgets.figure import LiveFigure
 from workbench.widgets.markup import esc, note
 from workbench.widgets.parts import Act
 from workbench.widgets.record_card import alert_lines, record_card
@@ -33,7 +35,9 @@ class Timeline:
         del act
         self._store, self._bundle = store, bundle
         self._ledger: list[dict[str, Any]] | None = None
-        self._figure = LiveFigure(self._clicked, store.guard, self._place)
+        self._view: TimelineView | None = None
+        self._figure: Any = None
+        self._still: Any = None
         self._empty = parts.html("", "wb-empty")
         self._chart = parts.column([], "wb-chart")
         self._card = parts.html("", "wb-card")
@@ -45,11 +49,19 @@ class Timeline:
         self._store.dispatch(Looked((("record", step),)))
 
     def _place(self, figure: Any) -> None:
-        self._chart.children = [figure]
+        """The figure, and the first view over it until plotly has drawn the figure."""
+        kept = () if self._still is None else (self._still,)
+        self._chart.children = (*kept, figure)
+
+    def _drawn(self) -> None:
+        if self._still is not None and self._figure is not None:
+            self._chart.children = (self._figure.widget,)
+            self._still.close()
+            self._still = None
 
     def part(self, state: State) -> object:
         """Theme, width and the step looked at; the ledger never changes."""
-        return (state.look.dark, state.look.width, state.look.record)
+        return (state.charts, state.look.dark, state.look.width, state.look.record)
 
     def draw(self, state: State) -> None:
         """Draw the series, or say that none were recorded."""
@@ -66,12 +78,24 @@ class Timeline:
         chosen = state.look.record if state.look.record >= 0 else incident
         self._card.value = record_card(self._ledger, chosen, incident)
         self._alerts.value = alert_lines(self._ledger)
-        figure = timeline_chart.figure(
-            self._ledger,
-            incident=incident,
-            rank=self._bundle.manifest.rank,
-            theme="dark" if state.look.dark else "light",
-            height=HEIGHT,
-            chosen=chosen,
-        )
-        self._figure.show(figure, parts.content_width(state.look.width))
+        if self._view is None:
+            rank = self._bundle.manifest.rank
+            self._view = timeline_view(self._ledger, incident, rank=rank)
+        theme: Theme = "dark" if state.look.dark else "light"
+        spec = timeline_chart.spec(self._view, theme, HEIGHT, chosen)
+        self._show(spec, parts.content_width(state.look.width), live=state.charts == "live")
+
+    def _show(self, spec: dict[str, Any], width: int, *, live: bool) -> None:
+        """Show the chart: as a figure where plotly is there, as its first view before."""
+        if not live and self._still is None:
+            self._still = parts.html("", "wb-still")
+            self._chart.children = (self._still,)
+        if self._still is not None:
+            self._still.value = still(spec, width)
+        if not live:
+            return
+        if self._figure is None:
+            from workbench.widgets.figure import LiveFigure
+
+            self._figure = LiveFigure(self._clicked, self._store.guard, self._place, self._drawn)
+        self._figure.show(timeline_chart.as_figure(spec), width)

@@ -12,11 +12,20 @@ from workbench.widgets import Workbench
 
 OPENING = """
 import asyncio, sys
+messages = []
 async def main():
+    import comm
+    from comm.base_comm import BaseComm
+    class Spied(BaseComm):
+        def publish_msg(self, msg_type, **_):
+            messages.append(msg_type)
+    comm.create_comm = Spied
     import workbench
     from workbench.widgets import loading
     loading.Loading.start = lambda self, loop: None  # what would be loaded beside the event loop
     panel = workbench.Workbench(sys.argv[1])
+    sent = [one for one in messages if one != "comm_close"]
+    assert len(sent) <= 150, len(sent)  # each costs kernel and page a millisecond or two
     card = panel._repr_mimebundle_()["text/html"]
     assert "The loss became NaN" in card, card
     assert panel.state.facts.stages[2].status == "bad"
@@ -26,14 +35,30 @@ asyncio.run(main())
 """
 LATER = """
 import asyncio, sys
+async def until(true):
+    while not true():
+        await asyncio.sleep(0.01)
 async def main():
     import workbench
+    from workbench.widgets.actions import Looked
     panel = workbench.Workbench(sys.argv[1])
     assert not panel.state.facts.switches and not panel.state.charts
-    while not panel.state.facts.switches:
-        await asyncio.sleep(0.05)
-    assert panel.state.charts and panel.last_error is None
-    assert panel.main._slot.children[0].children, "the tab is drawn when its charts are there"
+    early = []
+    panel._store.watch(lambda state: early.append((state.charts, "plotly" in sys.modules)))
+    await until(lambda: panel.state.charts)
+    chart = panel.main._slot.children[0].children[1]
+    assert early[0] == ("still", False)
+    [first] = chart.children
+    assert first.value.startswith("<svg") and ">gradient norm<" in first.value
+    await until(lambda: panel.state.charts == "live")
+    assert [type(one).__name__ for one in chart.children] == ["HTML", "_Figure"]
+    before = first.value
+    panel._store.dispatch(Looked((("width", 1000),)))
+    assert first.value != before, "it follows the width until plotly has drawn"
+    chart.children[1]._handle_custom_msg({"drawn": True}, [])
+    assert [type(one).__name__ for one in chart.children] == ["_Figure"]
+    await until(lambda: panel.state.facts.switches)
+    assert panel.last_error is None
 asyncio.run(main())
 """
 
