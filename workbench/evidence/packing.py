@@ -193,23 +193,6 @@ def unpack_tensors(
     return result
 
 
-def logical_names(stored: Iterable[str], specs: Mapping[str, Any]) -> list[str]:
-    """Names of the tensors a file stands for, given what it stores."""
-    inner = {part for spec in specs.values() for part in _parts(spec)}
-    plain = [name for name in stored if name not in inner or name in specs]
-    return list(dict.fromkeys([*plain, *specs]))
-
-
-def _parts(spec: Any) -> list[str]:
-    if not isinstance(spec, dict):
-        return []
-    parts = spec.get("parts")
-    names = list(parts.values()) if isinstance(parts, dict) else []
-    if spec.get("hidden") is True:
-        names.append(spec.get("storage"))
-    return [name for name in names if isinstance(name, str)]
-
-
 def _pack_alone(packed: Packed, name: str, t: Tensor) -> None:
     if not t.is_contiguous() and t.numel() and _spread(t.shape, t.stride()) <= _allowed(t.numel()):
         packed.specs.setdefault(name, {})["stride"] = list(t.stride())

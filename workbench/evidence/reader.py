@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from workbench.errors import BundleError
 from workbench.evidence.conditions import Conditions
+from workbench.evidence.packed_names import PACK_KEY, logical_names
 from workbench.evidence.paths import open_store
 from workbench.evidence.pending import wait_for
+from workbench.evidence.safetensors_header import DTYPES, Header
 from workbench.evidence.schema import (
     MANIFEST,
     MAX_MANIFEST_BYTES,
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from workbench.evidence.pytree import Resolve
-    from workbench.evidence.safetensors_file import SafetensorsFile
 
 Depth = Literal["size", "open", "digest"]
 """How much of each file ``Bundle.verify`` looks at."""
@@ -192,27 +193,27 @@ class Bundle:
         Raises:
             BundleError: Not listed or damaged.
         """
-        from workbench.evidence.packing import logical_names, unpack_tensors
+        from workbench.evidence.packing import unpack_tensors
+        from workbench.evidence.safetensors_file import SafetensorsFile
 
         self._check(rel)
         with self._open(rel) as file:
-            header, specs = self._header(file, rel)
+            header = SafetensorsFile(file, self._entry(rel).size, rel)
+            specs = self._specs(header, rel)
             wanted = logical_names(header.names(), specs) if names is None else list(names)
             return unpack_tensors(header.read, specs, wanted)
 
     def tensor_index(self, rel: str) -> dict[str, dict[str, Any]]:
         """``{name: {"dtype", "shape"}}`` of a safetensors file; reads its header only."""
-        from workbench.evidence.packing import logical_names
-        from workbench.numerics.limits import dtype_name
-
         with self._open(rel) as file:
-            header, specs = self._header(file, rel)
+            header = Header(file, self._entry(rel).size, rel)
+            specs = self._specs(header, rel)
             found: dict[str, dict[str, Any]] = {}
-            for name in logical_names(header.names(), specs):
+            for name in logical_names(header.entries, specs):
                 spec = specs.get(name, {})
-                stored = header.index.get(name)
+                stored = header.entries.get(name)
                 found[name] = {
-                    "dtype": spec.get("dtype") or (dtype_name(stored[0]) if stored else None),
+                    "dtype": spec.get("dtype") or (DTYPES[stored[0]] if stored else None),
                     "shape": spec.get("shape") or (list(stored[1]) if stored else None),
                 }
             return found
@@ -220,7 +221,7 @@ class Bundle:
     def tensor_specs(self, rel: str) -> dict[str, Any]:
         """What the file keeps about its tensors beyond their values: strides, aliasing, layout."""
         with self._open(rel) as file:
-            return self._header(file, rel)[1]
+            return self._specs(Header(file, self._entry(rel).size, rel), rel)
 
     def pytree(self, stem: str, resolve: Resolve | None = None) -> Any:
         """A tree from ``<stem>.json`` and ``<stem>.safetensors``.
@@ -334,16 +335,12 @@ class Bundle:
             raise self._damaged(rel)
         return self._store.open(rel, entry.size)
 
-    def _header(self, file: io.RawIOBase, rel: str) -> tuple[SafetensorsFile, dict[str, Any]]:
-        from workbench.evidence.safetensors_file import SafetensorsFile
-        from workbench.evidence.writer import PACK_KEY
-
-        header = SafetensorsFile(file, self._entry(rel).size, rel)
+    def _specs(self, header: Header, rel: str) -> dict[str, Any]:
         text = header.metadata.get(PACK_KEY)
         specs = jsonio.loads(text) if text else {}
         if not isinstance(specs, dict) or not all(isinstance(s, dict) for s in specs.values()):
             raise self._damaged(rel)
-        return header, specs
+        return specs
 
     def _table(self, rel: str) -> dict[str, Any]:
         found = self.json(rel) if self.has(rel) else {}

@@ -9,42 +9,19 @@ from __future__ import annotations
 
 import ctypes
 import io
-import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from workbench.errors import BundleError, UsageError
+from workbench.evidence.safetensors_header import DTYPES, Header
 from workbench.numerics import jsonio
 from workbench.numerics.limits import dtype_name
 
-MAX_HEADER_BYTES: Final = 100_000_000  # the limit of the safetensors package
-
-_CODES: Final[dict[str, str]] = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
-    "complex64": "C64",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "float8_e8m0fnu": "F8_E8M0",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ",
-}
 DTYPE_OF: Final[dict[str, torch.dtype]] = {
-    code: getattr(torch, name) for name, code in _CODES.items() if hasattr(torch, name)
+    code: getattr(torch, name) for code, name in DTYPES.items() if hasattr(torch, name)
 }
 # F8_E8M0 is read but not written: the safetensors package itself does not load it into torch.
 CODE_OF: Final[dict[torch.dtype, str]] = {
@@ -100,13 +77,11 @@ def _memory(t: Tensor, size: int) -> memoryview:
     return memoryview((ctypes.c_ubyte * size).from_address(_address(t))).cast("B")
 
 
-class SafetensorsFile:
+class SafetensorsFile(Header):
     """The header of an open safetensors file, and its tensors on request.
 
     Attributes:
-        metadata: The texts of ``__metadata__``.
         index: ``{name: (dtype, shape, start, end)}``; offsets count from the data's beginning.
-        data_start: Where the data begins in the file.
     """
 
     def __init__(self, file: io.RawIOBase | io.BufferedIOBase, size: int, name: str) -> None:
@@ -120,25 +95,12 @@ class SafetensorsFile:
         Raises:
             BundleError: Not a safetensors file, or one whose header does not add up.
         """
-        self._file = file
-        self._name = name
-        head = file.read(8)
-        length = int.from_bytes(head, "little")
-        if len(head) != 8 or length > min(MAX_HEADER_BYTES, size - 8):
-            raise self._damaged(f"its header claims {length} bytes of a file of {size}")
-        text = file.read(length)
-        if len(text) != length:
-            raise self._damaged("its header is cut off")
-        header = jsonio.loads(text)
-        if not isinstance(header, dict):
-            raise self._damaged("its header is not a JSON object")
-        metadata = header.pop("__metadata__", {})
-        if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-            raise self._damaged("its metadata is not a table of texts")
-        self.metadata: dict[str, str] = metadata
-        self.data_start = 8 + length
-        self.index = {key: self._entry(key, value) for key, value in header.items()}
-        self._check_layout(size - self.data_start)
+        super().__init__(file, size, name)
+        self.index: dict[str, tuple[torch.dtype, tuple[int, ...], int, int]] = {}
+        for key, (code, shape, start, end) in self.entries.items():
+            if code not in DTYPE_OF:
+                raise self.damaged(f"the entry {key[:80]!r} is not valid")
+            self.index[key] = (DTYPE_OF[code], shape, start, end)
 
     def names(self) -> list[str]:
         """All names, in the order of the data."""
@@ -161,47 +123,8 @@ class SafetensorsFile:
             self._file.seek(self.data_start + start)
             view = t.reshape(-1).view(torch.uint8).numpy().data
             if read_into(self._file, view) != end - start:
-                raise self._damaged("it ends before its data does")
+                raise self.damaged("it ends before its data does")
         return t
-
-    def _entry(self, name: str, value: Any) -> tuple[torch.dtype, tuple[int, ...], int, int]:
-        if not isinstance(value, dict):
-            raise self._damaged(f"the entry {name[:80]!r} is not an object")
-        dtype = DTYPE_OF.get(str(value.get("dtype")))
-        shape, offsets = value.get("shape"), value.get("data_offsets")
-        if dtype is None or not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
-            raise self._damaged(f"the entry {name[:80]!r} is not valid")
-        start, end = offsets
-        if end - start != math.prod(shape) * dtype.itemsize:
-            raise self._damaged(f"the entry {name[:80]!r} has a shape that is not its size")
-        return dtype, tuple(shape), start, end
-
-    def _check_layout(self, data_bytes: int) -> None:
-        # The format has no gaps and no overlaps: every byte belongs to exactly one tensor.
-        position = 0
-        for _, _, start, end in sorted(self.index.values(), key=lambda entry: entry[2:]):
-            if start != position:
-                raise self._damaged("its tensors overlap or leave gaps")
-            position = end
-        if position != data_bytes:
-            raise self._damaged(f"its tensors need {position} bytes and it has {data_bytes}")
-
-    def _damaged(self, what: str) -> BundleError:
-        return BundleError(
-            f"{self._name!r} is not a safetensors file this version can read: {what}. "
-            "Nothing from it is used; get a fresh copy of the bundle."
-        )
-
-
-def _naturals(value: Any) -> TypeGuard[list[int]]:
-    return (
-        isinstance(value, list)
-        and len(value) <= 64
-        and all(
-            isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**62
-            for item in value
-        )
-    )
 
 
 def read_into(file: io.RawIOBase | io.BufferedIOBase, view: memoryview) -> int:

@@ -7,19 +7,37 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import torch
 
 from workbench.errors import BundleError, UsageError
 from workbench.evidence.files import write_file
 from workbench.evidence.reader import Bundle
-from workbench.evidence.safetensors_file import MAX_HEADER_BYTES, SafetensorsFile, encode
+from workbench.evidence.safetensors_header import MAX_HEADER_BYTES, Header
 from workbench.numerics import jsonio
+
+if TYPE_CHECKING:
+    import torch
 
 SCHEMA: Final = "workbench.table/1"
 _MAX_BYTES: Final = 16 << 30
+
+# A table is read without torch: what shows one needs none.
+_NUMBERS: Final = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "<i1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
+    "U8": "<u1",
+    "BOOL": "?",
+}
 
 Column = np.ndarray[Any, Any] | list[Any]
 
@@ -90,6 +108,8 @@ def write_table(directory: str | os.PathLike[str], name: str, table: Table) -> N
     Raises:
         UsageError: Columns of different lengths, or of a kind no table holds.
     """
+    from workbench.evidence.safetensors_file import encode
+
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     description, tensors = _encode(table)
@@ -141,6 +161,8 @@ def _read(path: Path) -> bytes:
 
 
 def _encode(table: Table) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    import torch
+
     rows = len(table)
     tensors: dict[str, torch.Tensor] = {}
     columns: list[dict[str, Any]] = []
@@ -187,12 +209,14 @@ def _decode(description: Any, data: bytes, name: str) -> Table:
     rows = description["rows"]
     if len(data) > MAX_HEADER_BYTES + _MAX_BYTES:
         raise ValueError("too large")
-    file = SafetensorsFile(io.BytesIO(data), len(data), f"{name}.safetensors")
+    header = Header(io.BytesIO(data), len(data), f"{name}.safetensors")
     columns: dict[str, Column] = {}
     for column in description["columns"]:
-        stored = file.read(str(column["name"])).numpy()
-        if stored.shape != (rows,):
-            raise ValueError(f"column {column['name']!r} has shape {stored.shape}")
+        code, shape, start, _ = header.entries[str(column["name"])]
+        if shape != (rows,):
+            raise ValueError(f"column {column['name']!r} has shape {shape}")
+        place = header.data_start + start
+        stored = np.frombuffer(data, _NUMBERS[code], count=rows, offset=place).copy()
         columns[str(column["name"])] = (
             stored if column["kind"] == "number" else _texts(column, stored)
         )

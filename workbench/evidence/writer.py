@@ -20,6 +20,7 @@ from torch import Tensor
 from workbench.errors import BundleError, UsageError
 from workbench.evidence.files import Buffer, sync_directory, sync_tree, write_file
 from workbench.evidence.leftovers import begin, let_go, unmark
+from workbench.evidence.packed_names import PACK_KEY
 from workbench.evidence.packing import pack_tensors
 from workbench.evidence.pytree import flatten
 from workbench.evidence.safetensors_file import encode
@@ -32,8 +33,6 @@ from workbench.evidence.schema import (
     fingerprint,
 )
 from workbench.numerics import jsonio
-
-PACK_KEY: Final = "workbench.pack"
 
 _SUFFIX: Final = ".bundle"
 _ENTRY: Final = 160

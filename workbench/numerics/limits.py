@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-
-import torch
+from typing import TYPE_CHECKING, Final
 
 from workbench.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
 
 # Exponents only, no mantissa: every value is a power of two.
 _WITHOUT_SUBNORMALS = frozenset({"float8_e8m0fnu"})
@@ -40,6 +42,33 @@ class DtypeLimits:
     has_nan: bool
 
 
+def _float(name: str, high: float, normal: float, eps: float, *, inf: bool = True) -> DtypeLimits:
+    return DtypeLimits(name, high, -high, normal, normal * eps, eps, True, inf, True)
+
+
+def _integer(name: str, low: float, high: float) -> DtypeLimits:
+    return DtypeLimits(name, high, low, 1.0, 1.0, 1.0, False, False, False)
+
+
+# What is asked for by name most; a chart of ranges needs no torch for its limit lines.
+_KNOWN: Final = {
+    known.name: known
+    for known in (
+        _float("float64", 1.7976931348623157e308, 2.0**-1022, 2.0**-52),
+        _float("float32", (2 - 2.0**-23) * 2.0**127, 2.0**-126, 2.0**-23),
+        _float("bfloat16", (2 - 2.0**-7) * 2.0**127, 2.0**-126, 2.0**-7),
+        _float("float16", 65504.0, 2.0**-14, 2.0**-10),
+        _float("float8_e4m3fn", 448.0, 2.0**-6, 2.0**-3, inf=False),
+        _float("float8_e5m2", 57344.0, 2.0**-14, 2.0**-2),
+        _integer("int64", -(2.0**63), 2.0**63),
+        _integer("int32", -(2.0**31), 2.0**31 - 1),
+        _integer("int8", -128.0, 127.0),
+        _integer("uint8", 0.0, 255.0),
+        _integer("bool", 0.0, 1.0),
+    )
+}
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """The dtype's name without ``torch.``."""
     return str(dtype).removeprefix("torch.")
@@ -51,6 +80,8 @@ def dtype_of(name: str) -> torch.dtype:
     Raises:
         UsageError: No dtype has this name.
     """
+    import torch
+
     found = getattr(torch, name.removeprefix("torch."), None)
     if not isinstance(found, torch.dtype):
         raise UsageError(
@@ -69,11 +100,14 @@ def dtype_limits(dtype: torch.dtype | str) -> DtypeLimits:
     Raises:
         UsageError: No dtype has this name.
     """
-    return _limits(dtype_of(dtype) if isinstance(dtype, str) else dtype)
+    known = _KNOWN.get(dtype.removeprefix("torch.")) if isinstance(dtype, str) else None
+    return known or _limits(dtype_of(dtype) if isinstance(dtype, str) else dtype)
 
 
 @cache
 def _limits(dtype: torch.dtype) -> DtypeLimits:
+    import torch
+
     name = dtype_name(dtype)
     if dtype == torch.bool:
         return DtypeLimits(name, 1.0, 0.0, 1.0, 1.0, 1.0, False, False, False)
@@ -100,6 +134,8 @@ def _limits(dtype: torch.dtype) -> DtypeLimits:
 
 
 def _integer_limits(dtype: torch.dtype, name: str) -> DtypeLimits:
+    import torch
+
     try:
         info = torch.iinfo(dtype)
         high, low = float(info.max), float(info.min)

@@ -1,8 +1,8 @@
 """Loads what takes seconds beside the event loop, so that recorded facts are on screen before it.
 
-Charts come first, then torch, which says what can be changed here. Importing torch keeps the
-kernel from answering the page for seconds, so it waits until the first chart has had time to be
-drawn. Without an event loop, in scripts and tests, both are loaded at once.
+The timeline's first view comes first, then plotly, then what an earlier diagnosis left and what
+can be changed here. Nothing of it loads torch: a process of its own is asked for the last. Without
+an event loop, in scripts and tests, everything is loaded at once.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from typing import Any
 
-from workbench.widgets.actions import ChartsLoaded, SavedLayersCame, SwitchesCame
+from workbench.widgets.actions import ChartsLoaded, SavedLayersCame
 from workbench.widgets.saved import saved_layers, traced_on
 from workbench.widgets.state import Charts
 from workbench.widgets.store import Store
+from workbench.widgets.switches_process import SwitchesProcess
 
 STILL = ("workbench.widgets.timeline",)
 CHARTS = ("plotly.graph_objects", "plotly.basewidget", "workbench.widgets.figure")
-TORCH = ("xarray", "torch")
+LAYERS = ("workbench.widgets.ranges",)
 DRAWING_S = 2.0
-"""Seconds left to the page for its first chart."""
+"""Seconds left to the page for its first chart, and longest wait for a loop that a cell holds."""
 
 
 class Loading:
@@ -37,26 +37,25 @@ class Loading:
 
     def __init__(self, store: Store, bundle: Any) -> None:
         self._store, self._bundle = store, bundle
-        self._completed = self._closed = False
+        self._completed = self._closed = self._layered = False
+        self._switches = SwitchesProcess(bundle)
         self._wanted = threading.Event()
 
     def start(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Load everything, beside ``loop`` where there is one."""
-        if loop is None or {*CHARTS, *TORCH} <= set(sys.modules):
+        if loop is None or {*CHARTS, "torch"} <= set(sys.modules):
             self._charts("live")
             self.complete()
             return
 
         def load() -> None:
-            for modules, then, pause in (
-                (STILL, partial(self._charts, "still"), 0.0),
-                (CHARTS, partial(self._charts, "live"), DRAWING_S),
-                (TORCH, self.complete, 0.0),
-            ):
-                for module in modules:
-                    import_module(module)
-                self._on(loop, then)
-                self._wanted.wait(pause)
+            self._after(loop, STILL, lambda: self._charts("still"))
+            self._after(loop, CHARTS, lambda: self._charts("live"))
+            self._wanted.wait(DRAWING_S)  # the page takes a whole core to read plotly's script
+            if self._store.state.findings is not None:
+                self._after(loop, LAYERS, self._saved)
+            self._switches.ask()
+            self._after(loop, (), self.complete)
 
         threading.Thread(target=load, name="workbench-loading", daemon=True).start()
 
@@ -66,24 +65,30 @@ class Loading:
             return
         self._completed = True
         self._wanted.set()
-        from workbench.widgets.switches import device_note, read_switches
-
-        note = device_note(self._bundle.conditions)
-        self._store.dispatch(SwitchesCame(read_switches(self._bundle), note))
-        if self._store.state.findings is None:
-            return
-        layers = saved_layers(self._bundle)
-        if layers is not None:
-            said = f"From the replay saved on {traced_on(self._bundle)}, not run here."
-            self._store.dispatch(SavedLayersCame(layers, said))
+        self._store.dispatch(self._switches.answer())
+        self._saved()
 
     def close(self) -> None:
         """The panel is gone: what is still being loaded changes nothing any more."""
         self._closed = True
         self._wanted.set()
+        self._switches.close()
 
-    def _on(self, loop: asyncio.AbstractEventLoop, then: Callable[[], None]) -> None:
-        """Carry out in the event loop, and go on importing when it is done: both take its time."""
+    def _saved(self) -> None:
+        if self._layered or self._closed or self._store.state.findings is None:
+            return
+        self._layered = True
+        layers = saved_layers(self._bundle)
+        if layers is not None:
+            said = f"From the replay saved on {traced_on(self._bundle)}, not run here."
+            self._store.dispatch(SavedLayersCame(layers, said))
+
+    def _after(
+        self, loop: asyncio.AbstractEventLoop, modules: tuple[str, ...], then: Callable[[], None]
+    ) -> None:
+        """Import, then carry out in the event loop, whose time the next import would take."""
+        for module in modules:
+            import_module(module)
         done = threading.Event()
 
         def run() -> None:

@@ -49,6 +49,7 @@ class Notes:
         self._sentence = w.Textarea(
             placeholder="A sentence for whoever reads this (optional)",
             rows=2,
+            continuous_update=False,  # sent whole when it is left: Pin must not overtake the rest
             _dom_classes=("wb-note-sentence",),
         )
         self._pin = parts.button("Pin", wrap(self.name, self._pinned), classes=("wb-primary",))

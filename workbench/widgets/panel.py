@@ -38,6 +38,7 @@ from workbench.widgets.tasks import Tasks
 from workbench.widgets.trust import TrustCard
 from workbench.widgets.trusting import Trusting
 from workbench.widgets.ways_on import WaysOn
+from workbench.widgets.words import value_text
 
 AGAIN = "Run this cell again for the live panel."
 
@@ -255,8 +256,6 @@ class Workbench(Tasks, Sharing, Trusting, WaysOn, Clock):
         Raises:
             UsageError: No such condition, an illegal value, or a switch without effect here.
         """
-        from workbench.widgets.switches import value_text
-
         self._loading.complete()
         switch = self.state.facts.switch(key)
         checked = value_text(getattr(self.bundle.conditions.replace(**{key: value}), key))

@@ -1,20 +1,26 @@
 """The conditions as switches: their choices here, and which of them can act.
 
-This asks torch what the machine has, so it is read after the recorded facts are on screen.
+This asks torch what the machine has, so it is read after the recorded facts are on screen, in a
+process of its own where the kernel has no torch: ``python -m workbench.widgets.switches BUNDLE``.
 """
 
 from __future__ import annotations
 
+import sys
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from workbench.errors import UsageError, WorkbenchError
+from workbench.evidence import open_bundle
 from workbench.evidence.conditions import SETTINGS
+from workbench.numerics import jsonio
 from workbench.replay.devices import devices_here, is_here, nearest
 from workbench.replay.without_effect import Facts as EffectFacts
 from workbench.replay.without_effect import without_effect
 from workbench.widgets.state import Switch
+from workbench.widgets.words import value_text
 
 QUICK = {
     "autocast": "Autocast",
@@ -54,19 +60,6 @@ def device_note(recorded: Any) -> str:
     if here.autocast == "cuda-policy":
         return "Recorded on CUDA; replaying on CPU under CUDA's autocast rules. Kernels differ."
     return f"Recorded on {recorded.device}; replaying on {here.device}. Kernels differ."
-
-
-def value_text(value: Any) -> str:
-    """A condition's value as it is shown and typed."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, tuple):
-        return ",".join(str(one) for one in value)
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value)
 
 
 def switches(bundle: Any, has_scaler: bool) -> tuple[Switch, ...]:
@@ -129,3 +122,16 @@ def _has_scaler(bundle: Any) -> bool:
     except WorkbenchError:
         return False  # damaged; the header says so
     return bool(ledger) and ledger[-1].get("loss_scale") is not None
+
+
+def main() -> int:
+    """Write the switches of the bundle that the command line names as one line of JSON."""
+    bundle = open_bundle(sys.argv[1])
+    found = [asdict(one) for one in read_switches(bundle)]
+    said = {"switches": found, "note": device_note(bundle.conditions)}
+    sys.stdout.write(jsonio.dumps(said) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

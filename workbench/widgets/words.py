@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 from workbench.evidence.verdicts import reproduction_sentence
 from workbench.evidence.wording import count_words
@@ -131,3 +132,16 @@ def establishes(stage: str) -> str:
     from workbench.step.stages import ESTABLISHES
 
     return dict(ESTABLISHES).get(stage, "")  # type: ignore[call-overload,no-any-return]
+
+
+def value_text(value: Any) -> str:
+    """A condition's value as it is shown and typed."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return ",".join(str(one) for one in value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)

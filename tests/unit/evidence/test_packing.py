@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from workbench.errors import BundleError
 from workbench.evidence import pack_tensors, unpack_tensors
-from workbench.evidence.packing import logical_names
+from workbench.evidence.packed_names import logical_names
 from workbench.numerics import bits_equal, jsonio
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse", "ignore:ComplexHalf")

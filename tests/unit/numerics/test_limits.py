@@ -3,6 +3,7 @@ import torch
 
 from workbench.errors import UsageError
 from workbench.numerics import dtype_limits, dtype_of
+from workbench.numerics.limits import _KNOWN
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -47,3 +48,9 @@ def test_every_dtype_of_torch_has_limits():
 def test_a_name_without_a_dtype_is_refused(name):
     with pytest.raises(UsageError, match="no dtype"):
         dtype_limits(name)
+
+
+@pytest.mark.parametrize("name", sorted(_KNOWN))
+def test_what_is_known_without_torch_is_what_torch_says(name):
+    assert dtype_limits(name) == dtype_limits(getattr(torch, name))
+    assert dtype_limits(f"torch.{name}") is _KNOWN[name]

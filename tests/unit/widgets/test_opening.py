@@ -41,6 +41,7 @@ async def until(true):
 async def main():
     import workbench
     from workbench.widgets.actions import Looked
+    from workbench.widgets.switches_process import SwitchesProcess
     panel = workbench.Workbench(sys.argv[1])
     assert not panel.state.facts.switches and not panel.state.charts
     early = []
@@ -58,7 +59,20 @@ async def main():
     chart.children[1]._handle_custom_msg({"drawn": True}, [])
     assert [type(one).__name__ for one in chart.children] == ["_Figure"]
     await until(lambda: panel.state.facts.switches)
+    panel.set_condition("autocast", "off")
+    for section in ("batch", "state", "files"):
+        panel.show("evidence", section=section)
+    import workbench.widgets.ranges  # what a click on its tab imports
     assert panel.last_error is None
+    assert "torch" not in sys.modules, "numeric work is the child's, and so is torch's memory"
+    told = panel.state.facts.switches, panel.state.facts.device_note
+    python, sys.executable = sys.executable, "/bin/false"
+    assert SwitchesProcess(panel.bundle).ask() is None
+    sys.executable = python
+    here = SwitchesProcess(panel.bundle)
+    import torch
+    assert here.ask() is None, "a kernel that has torch is asked itself"
+    assert (here.answer().switches, here.answer().device_note) == told
 asyncio.run(main())
 """
 
