@@ -53,10 +53,23 @@ def page_and_seen(workplace, tmp_path_factory):
         lab.browser_page(home / "profile", 1400) as (page, seen),
     ):
         lab.open_notebook(page, address, "investigate.ipynb")
+        page.evaluate(WATCH)
         lab.run_all(page)
         page.wait_for_selector(".wb-root .wb-stage", timeout=LONG)
         page.wait_for_selector(".wb-timeline .js-plotly-plot .main-svg", timeout=LONG)
         yield page, seen
+
+
+# In which order the first view and plotly's drawing come, and that one of them is always there.
+WATCH = """() => {
+  window.wbCharts = [];
+  new MutationObserver(() => {
+    const still = document.querySelector('.wb-still .trace') ? 'still' : '';
+    const drawn = document.querySelector('.js-plotly-plot .trace') ? 'plotly' : '';
+    const now = `${still} ${drawn}`.trim();
+    if (now !== (window.wbCharts.at(-1) ?? '')) window.wbCharts.push(now);
+  }).observe(document.body, { subtree: true, childList: true });
+}"""
 
 
 def stage(page, name):
@@ -82,6 +95,12 @@ def test_the_panel_opens_with_recorded_facts_and_runs_nothing(page_and_seen):
     assert "Caught at" in header and "Born at" in header
     assert "wb-bad" in stage(page, "loss").get_attribute("class")
     assert "Recorded" in page.locator(".wb-stages").inner_text()
+
+
+def test_the_first_chart_needs_no_plotly_and_gives_way_to_its_drawing(page_and_seen):
+    page, _ = page_and_seen
+    page.wait_for_selector(".wb-still", state="detached", timeout=LONG)
+    assert page.evaluate("() => window.wbCharts") == ["still", "still plotly", "plotly"]
 
 
 def test_the_first_replay_asks_for_trust_and_stepping_reaches_the_bad_stage(page_and_seen):

@@ -39,7 +39,8 @@ class Timeline:
         self._figure: Any = None
         self._still: Any = None
         self._empty = parts.html("", "wb-empty")
-        self._chart = parts.column([], "wb-chart")
+        self._place = parts.column([])
+        self._chart = parts.column([self._place], "wb-chart")
         self._card = parts.html("", "wb-card")
         self._alerts = parts.html("")
         inside = [self._empty, self._chart, self._card, self._alerts]
@@ -48,14 +49,13 @@ class Timeline:
     def _clicked(self, step: int) -> None:
         self._store.dispatch(Looked((("record", step),)))
 
-    def _place(self, figure: Any) -> None:
-        """The figure, and the first view over it until plotly has drawn the figure."""
-        kept = () if self._still is None else (self._still,)
-        self._chart.children = (*kept, figure)
+    def _put(self, figure: Any) -> None:
+        self._place.children = (figure,)
 
     def _drawn(self) -> None:
-        if self._still is not None and self._figure is not None:
-            self._chart.children = (self._figure.widget,)
+        """The first view goes; it stands last, since the page makes anew what comes after it."""
+        if self._still is not None:
+            self._chart.children = (self._place,)
             self._still.close()
             self._still = None
 
@@ -89,7 +89,7 @@ class Timeline:
         """Show the chart: as a figure where plotly is there, as its first view before."""
         if not live and self._still is None:
             self._still = parts.html("", "wb-still")
-            self._chart.children = (self._still,)
+            self._chart.children = (self._place, self._still)
         if self._still is not None:
             self._still.value = still(spec, width)
         if not live:
@@ -97,5 +97,5 @@ class Timeline:
         if self._figure is None:
             from workbench.widgets.figure import LiveFigure
 
-            self._figure = LiveFigure(self._clicked, self._store.guard, self._place, self._drawn)
+            self._figure = LiveFigure(self._clicked, self._store.guard, self._put, self._drawn)
         self._figure.show(timeline_chart.as_figure(spec), width)
