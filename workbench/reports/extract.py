@@ -100,6 +100,10 @@ class _Reader(HTMLParser):
         self._drawing = 0
         self._figures = 0
 
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        """Read ``<![…`` as browsers do: a comment; the parser's own way ends in an assertion."""
+        return self.parse_bogus_comment(i, report)
+
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
         if tag in ("script", "style"):

@@ -123,6 +123,9 @@ def test_findings_come_back_as_they_were(page, tmp_path):
 def test_page_that_is_no_report_is_refused(tmp_path):
     with pytest.raises(BundleError, match="carries no findings"):
         extract_findings("<html></html>")
+    for marked in ("<![doctype [x]]>", "<![", "<![endif]-->", "<!doctype [<!x>]>"):
+        with pytest.raises(BundleError, match="carries no findings"):
+            extract_findings(f"<p>before{marked}after")
     with pytest.raises(BundleError, match="cannot be read"):
         extract_findings(tmp_path)
     with pytest.raises(UsageError, match=r"no report '.*missing\.html'"):
