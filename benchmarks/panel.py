@@ -136,7 +136,7 @@ async def _opened(bundle: str) -> dict[str, Any]:
     for section in ("batch", "state", "files"):
         panel.show("evidence", section=section)
     looked = time.perf_counter() - before
-    added = process.memory_info().rss - memory
+    added, read = process.memory_info().rss - memory, _read() - read
     await _loaded(panel)
     panel.show("timeline")
     child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
@@ -145,7 +145,7 @@ async def _opened(bundle: str) -> dict[str, Any]:
         "of the processor": round(busy, 3),
         "seconds with its evidence looked at": round(looked, 3),
         "MB of memory added": round(added / 1e6, 1),
-        "MB read": round((_read() - read) / 1e6, 2),
+        "MB read": round(read / 1e6, 2),
         "MB of memory in all, charts and switches there": round(process.memory_info().rss / 1e6),
         "torch is loaded": "torch" in sys.modules,
         "MB of the process that was asked what can be changed, for seconds": round(child),
