@@ -1,7 +1,7 @@
 """Every message a user can meet: what happened, to which object, why it matters, what next.
 
 ``snapshots/errors.txt`` is the table of all of them, read from the source. The rules below hold for
-each; those that are parts of another message, or have no object to name, are listed with a reason.
+each; those that have no object to name are listed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,6 @@ from workbench import errors
 from workbench.checkpoints import Registry
 from workbench.cli.main import main
 from workbench.evidence import open_bundle
-
-PARTS = {
-    "workbench.diagnose.triage.reading": "said after the name of the bundle in a table",
-}
-"""Modules whose short messages are parts of a longer one; what the reader sees is tested there."""
 
 NO_OBJECT = re.compile(
     r"loop has not called|made no step|has not begun|does not know which module|does not say which"
@@ -53,13 +48,7 @@ def test_every_message_names_its_object():
 
 
 def test_every_message_says_why_and_what_next():
-    short = [m for m in WHOLE if sentences(m.text) < 2 or len(m.text) < 50]
-    assert [m for m in short if m.module not in PARTS] == []
-
-
-def test_every_list_of_exceptions_is_needed():
-    modules = {m.module for m in WHOLE}
-    assert set(PARTS) <= modules
+    assert [m for m in WHOLE if sentences(m.text) < 2 or len(m.text) < 50] == []
 
 
 def test_every_class_has_its_exit_code():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 import workbench
@@ -70,6 +72,76 @@ def test_every_end_leaves_its_records_and_its_bundle(tmp_path):
         # a process that is ended while it writes leaves a smaller bundle that says so
         assert bundle.sealed or CODES[end] != 0
         assert {check.status for check in bundle.verify()} == {"ok"}
+
+
+SLOW_SCRIPT = """
+import os, sys, torch, workbench
+
+class Step(workbench.TrainingStep):
+    def forward(self, model, batch): return model(batch)
+    def loss(self, outputs, batch): return outputs.square().mean()
+
+model = torch.nn.Linear(400, 400)
+optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+policy = workbench.Policy(on_nonfinite="skip", recovery_every=1, recovery_bytes=3 * 2**20,
+                          ledger_bytes=30_000)
+recorder = workbench.Recorder(Step(), model, optimizer, directory=sys.argv[1], run_id="r",
+                              policy=policy)
+for k in range(20):
+    recorder.train_step(torch.ones(2, 400))
+os.fsync(int(os.environ["SLOW_TOLD"]))
+os.write(int(os.environ["SLOW_TOLD"]), b"|")
+recorder.train_step(torch.full((2, 400), float("nan")))
+if sys.argv[2] == "exit":
+    os._exit(7)
+recorder.train_step(torch.ones(2, 400))
+recorder.close()
+print(recorder.failures)
+"""
+
+
+def test_a_slow_disk_and_a_jumping_clock_hold_no_clean_step_up_and_lose_nothing(tmp_path):
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None or not sys.platform.startswith("linux"):
+        pytest.skip("no C compiler to make a disk slow with")
+    library = tmp_path / "slow.so"
+    source = Path(__file__).parent / "slow_disk.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    (tmp_path / "train.py").write_text(SLOW_SCRIPT)
+    running = {}
+    for end in ("close", "exit"):
+        told = os.open(tmp_path / f"{end}.told", os.O_CREAT | os.O_RDWR)
+        environment = {
+            "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1",
+            "SLOW_UNDER": str(tmp_path / end), "SLOW_TOLD": str(told),
+        }  # fmt: skip
+        running[end] = subprocess.Popen(
+            [sys.executable, "train.py", str(tmp_path / end), end], cwd=tmp_path, text=True,
+            env=os.environ | environment, pass_fds=[told], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )  # fmt: skip
+        os.close(told)
+    for end, process in running.items():
+        out, said = process.communicate(timeout=300)
+        assert process.returncode == (7 if end == "exit" else 0), said[-1500:]
+        waited = (tmp_path / f"{end}.told").read_text().partition("|")[0]
+        assert 1 <= len(waited) < 10, "of 20 clean steps the first alone waits for the slow disk"
+        steps = [
+            json.loads(line)["step"]
+            for name in ("r.ledger.1.jsonl", "r.ledger.jsonl")
+            if (tmp_path / end / name).exists()
+            for line in (tmp_path / end / name).read_text().splitlines()
+        ]
+        assert steps == list(range(steps[0], 21 if end == "exit" else 22))
+        bundle = open_bundle(tmp_path / end / "r-step00000020.bundle")
+        assert bundle.sealed == (end == "close")
+        assert {check.status for check in bundle.verify()} == {"ok"}
+        assert end == "exit" or out.strip() == "[]"
+    again = recorder_in(tmp_path / "exit")  # a restart works, and nothing half-written stays
+    again.train_step(torch.full((2, 4), float("nan")))
+    again.close()
+    assert again.failures == []
+    assert [p.name for p in (tmp_path / "exit").glob(".r-*")] == []
 
 
 class Step(workbench.TrainingStep):

@@ -19,6 +19,7 @@ from typing import Any
 from workbench.checkpoints.ledgers import part_before
 from workbench.evidence.presence import Presence
 from workbench.numerics import jsonio
+from workbench.record.slow_disk import Writes
 
 FIELDS = (
     "run_id", "step", "micro_step", "global_batch_id", "time", "rank", "world", "dp_rank",
@@ -62,6 +63,7 @@ class Ledger:
         self._file: io.FileIO | None = None
         self._look_at = 0.0  # when to see next whether the path still leads to the file
         self._stayed = 0  # how many records ago the file should have begun anew
+        self._writes = Writes(self._write, max_bytes // 16 or 1 << 20)
         self._presence = Presence(directory, run_id)
         if directory.is_dir():
             with suppress(OSError):
@@ -75,7 +77,7 @@ class Ledger:
                 could not begin anew and grows beyond its bound.
         """
         self.recent.append(record)
-        self._write(jsonio.dump_line(record))
+        self._writes.put(jsonio.dump_line(record))
 
     def append_all(self, records: Sequence[dict[str, Any]]) -> None:
         """Write several records, in one write where the bound of the file leaves room for them.
@@ -90,7 +92,7 @@ class Ledger:
         failed: OSError | None = None
         for data in [b"".join(lines)] if whole else lines:
             try:
-                self._write(data)
+                self._writes.put(data)
             except OSError as error:
                 failed = failed or error
         if failed is not None:
@@ -103,7 +105,7 @@ class Ledger:
             if written != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         except OSError:
-            self.close()  # half a line ends here: the next one begins on a line of its own
+            self._close()  # half a line ends here: the next one begins on a line of its own
             raise
         # The second time in a row: another run of this name holds the file for a moment only
         if why_it_stays is not None and self._stayed == _TOLD_AT:
@@ -119,11 +121,16 @@ class Ledger:
         Raises:
             OSError: The disk did not take them.
         """
+        self._writes.drain()
         if self._file is not None:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file; a later append opens it again."""
+        """Close the file once all is written; a later append opens it again."""
+        self._writes.drain()
+        self._close()
+
+    def _close(self) -> None:
         self._presence.end()
         file, self._file = self._file, None
         if file is not None:
@@ -134,7 +141,7 @@ class Ledger:
         """The file to write to, and why it could not begin anew although it should have."""
         file, size = self._file, self._size()
         if file is None or size is None:
-            self.close()
+            self._close()
             self._file = file = self._open()
             size = os.fstat(file.fileno()).st_size  # another run may have written to it
         if not (self.max_bytes and size and size + more > self.max_bytes // 2):
@@ -144,7 +151,7 @@ class Ledger:
             self._stayed += 1
             return file, why_it_stays
         self._stayed = 0
-        self.close()
+        self._close()
         self._file = self._open()
         return self._file, None
 

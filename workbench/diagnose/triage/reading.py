@@ -14,7 +14,7 @@ from workbench.errors import BundleError, WorkbenchError
 from workbench.evidence.reader import Bundle
 from workbench.evidence.remote import Spot, open_spot, read_findings, read_stored
 from workbench.evidence.schema import FirstBad
-from workbench.evidence.wording import clean
+from workbench.evidence.wording import clean, command_line
 from workbench.numerics import jsonio
 from workbench.step.stages import STAGES
 
@@ -108,7 +108,11 @@ def _ledger(bundle: Bundle, notes: list[str]) -> Row | None:
         return None
     try:
         if listed.size > LEDGER_BYTES:
-            raise BundleError(f"It has {listed.size:,} bytes, more than {LEDGER_BYTES:,}.")
+            raise BundleError(
+                f"The ledger inside {str(bundle.path)!r} has {listed.size:,} bytes, more than the "
+                f"{LEDGER_BYTES:,} that are read of one bundle here, so its records are not "
+                f"counted. To see it: {command_line('inspect', bundle.path)}"
+            )
         part = read_part(bundle.read_bytes("ledger.jsonl"))
     except WorkbenchError as error:
         notes.append(clean(f"The ledger was not used. {error}", 400))
@@ -125,10 +129,16 @@ def _findings(spot: Spot, bundle: Bundle, notes: list[str]) -> Row:
             return empty
         document = jsonio.loads(data)
         if not isinstance(document, Mapping) or document.get("schema") != _SCHEMA:
-            raise BundleError(f"It is no '{_SCHEMA}' document.")
+            raise BundleError(
+                f"The findings beside {spot.url!r} are no {_SCHEMA!r} document, so no origin is "
+                f"shown. Make them again with: {command_line('diagnose', spot.url)}"
+            )
         about, origins = document.get("bundle"), document.get("origins")
         if not isinstance(about, Mapping) or not isinstance(origins, list):
-            raise BundleError("It lacks what such a document has.")
+            raise BundleError(
+                f"The findings beside {spot.url!r} lack their bundle or their origins, so no "
+                f"origin is shown. Make them again with: {command_line('diagnose', spot.url)}"
+            )
     except WorkbenchError as error:
         notes.append(clean(f"The findings were not used. {error}", 400))
         return empty | {"findings": "damaged"}
