@@ -23,6 +23,8 @@ SECOND = frozenset({"deterministic", "matmul_tf32"})
 WIDTHS = {"cudnn": "62px", "matmul_tf32": "62px", "deterministic": "68px"}
 """Of quick switches whose values are short, so that the row stays one row."""
 
+READING = "What can be changed here is being read …"
+
 
 class Conditions:
     """Region: quick switches, all switches, and the row that offers to replay with them."""
@@ -123,6 +125,8 @@ class Conditions:
     def _lay_out(self, state: State, opened: bool) -> None:
         """Make the switches where they are first looked at, and put each into its place."""
         switches, narrow = state.facts.switches, state.look.width < parts.NARROW
+        if not switches:
+            self._why.value = READING
         full = opened or len(self._fields) == len(switches)
         if not switches or self._laid == (narrow, full):
             return

@@ -44,6 +44,7 @@ async def main():
     from workbench.widgets.switches_process import SwitchesProcess
     panel = workbench.Workbench(sys.argv[1])
     assert not panel.state.facts.switches and not panel.state.charts
+    assert "is being read" in panel.conditions._why.value
     early = []
     panel._store.watch(lambda state: early.append((state.charts, "plotly" in sys.modules)))
     await until(lambda: panel.state.charts)
@@ -59,6 +60,7 @@ async def main():
     figure._handle_custom_msg({"drawn": True}, [])
     assert chart.children == (place,), "the figure is not made anew"
     await until(lambda: panel.state.facts.switches)
+    assert "is being read" not in panel.conditions._why.value
     panel.set_condition("autocast", "off")
     for section in ("batch", "state", "files"):
         panel.show("evidence", section=section)
