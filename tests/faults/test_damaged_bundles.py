@@ -5,6 +5,7 @@ import os
 import shutil
 import struct
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from workbench.errors import BundleError, StrictJsonError, UsageError
 from workbench.evidence import BundleWriter, Conditions, FirstBad, open_bundle, pack
+from workbench.evidence.notes import write_notes
 from workbench.evidence.safetensors_file import SafetensorsFile
 from workbench.numerics import jsonio
 
@@ -221,6 +223,23 @@ def test_a_linked_folder_is_not_followed(copy, tmp_path):
     (copy / "source").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(BundleError, match="link"):
         open_bundle(copy).text("source/step.py")
+
+
+@pytest.mark.parametrize("where", ["", "/trace", "/findings.json"])
+def test_a_link_where_results_lie_is_neither_packed_nor_written_through(copy, tmp_path, where):
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "id_rsa").write_text("PRIVATE")
+    results = copy.with_name(copy.name + ".findings")
+    if where:
+        results.mkdir()
+    Path(f"{results}{where}").symlink_to(secret / "id_rsa" if "json" in where else secret)
+    with pytest.raises(BundleError, match="is a link"):
+        pack(open_bundle(copy), tmp_path / "out.zip")
+    with pytest.raises(BundleError, match="is a link"):
+        write_notes(open_bundle(copy), [])
+    assert not (tmp_path / "out.zip").exists()
+    assert [path.name for path in secret.iterdir()] == ["id_rsa"]
 
 
 def test_a_linked_manifest_is_not_followed(copy, tmp_path):

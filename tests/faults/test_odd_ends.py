@@ -200,3 +200,13 @@ def test_a_directory_that_cannot_be_written_never_stops_training(tmp_path):
     assert (result.skipped_by, result.optimizers[0].attempted) == ("none", True)
     assert recorder.failures
     assert any("Not a directory" in failure for failure in recorder.failures)
+
+
+def test_a_pipe_in_place_of_the_ledger_holds_nothing_up(tmp_path):
+    os.mkfifo(tmp_path / "r.ledger.jsonl")
+    recorder = recorder_in(tmp_path)
+    recorder.train_step(torch.ones(2, 4))
+    path = recorder.train_step(torch.full((2, 4), float("nan"))).incident
+    assert {check.status for check in open_bundle(path).verify()} == {"ok"}
+    assert any("no regular file" in failure for failure in recorder.failures)
+    recorder.close()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from workbench.evidence import Bundle, Table
 
 SCHEMA = "workbench.findings/1"
+_MOST_BYTES = 64 << 20
 _PACKED = "findings/findings.json"
 _EVENTS = "trace/events.json"
 
@@ -93,6 +94,11 @@ class Findings:
         beside = path.is_file()
         if not beside and _PACKED not in bundle.packed_findings():
             return None
+        if beside and path.stat().st_size > _MOST_BYTES:
+            raise BundleError(
+                f"The file '{path}' has more than {_MOST_BYTES >> 20} MiB, and no findings have, "
+                f"so it was not read. `{command_line('diagnose', bundle.path)}` writes it anew."
+            )
         data = jsonio.loads(path.read_bytes() if beside else bundle.read_packed_findings(_PACKED))
         about = data.get("bundle") if isinstance(data, dict) else None
         if not isinstance(about, dict) or data.get("schema") != SCHEMA:

@@ -136,8 +136,22 @@ class Bundle:
 
     @property
     def findings_dir(self) -> Path:
-        """The sibling directory that results go to."""
-        return self.path.with_name(self.path.name.removesuffix(".zip") + ".findings")
+        """The sibling directory that results go to.
+
+        Raises:
+            BundleError: It, or something in it, is a link: what that leads to is not the bundle's.
+        """
+        folder = self.path.with_name(self.path.name.removesuffix(".zip") + ".findings")
+        inside = folder.iterdir() if folder.is_dir() and not folder.is_symlink() else ()
+        for path in (folder, *inside):
+            if path.is_symlink():
+                raise BundleError(
+                    f"{str(path)!r} is a link where results of a bundle lie. Whoever made the "
+                    "bundle may have made the link, too, and results would be read from and "
+                    "written to wherever it leads, so it is not followed. Remove the link; the "
+                    "bundle itself is not touched by this."
+                )
+        return folder
 
     def files(self) -> list[str]:
         """Names of all listed files."""

@@ -177,6 +177,8 @@ class Ledger:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):  # that a run is alive is a courtesy to those who look
             self._presence.begin()
+        if self.path.exists() and not self.path.is_file():  # a pipe would hold training up forever
+            raise OSError(errno.EINVAL, "This is no regular file", str(self.path))
         file = io.FileIO(self.path, "a")
         if _is_torn(self.path):  # a killed run, or a full disk, left half a line
             file.write(b"\n")
