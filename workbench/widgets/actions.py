@@ -58,10 +58,11 @@ class Looked(Action):
 
 @dataclass(frozen=True)
 class SwitchesCame(Action):
-    """What can be changed here is known: it takes torch, which is loaded after the first facts."""
+    """What this machine is beside the recorded one, and what can be changed on it: torch knows."""
 
     switches: tuple[Switch, ...]
     device_note: str
+    differing: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True)

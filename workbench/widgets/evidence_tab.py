@@ -49,7 +49,8 @@ class Evidence:
         """Section, and what was opened in it."""
         opened = state.look.open & {"all_environment", "verify"}
         batch = (state.look.samples, state.result("minimize"), state.activity is not None)
-        return (state.look.section, opened, id(state.findings), batch, state.takes)
+        known = state.facts.differing
+        return (state.look.section, opened, id(state.findings), batch, state.takes, known)
 
     def draw(self, state: State) -> None:
         """Write one section; a damaged file shows its reason and the others still open."""
@@ -94,14 +95,14 @@ def tensors_section(bundle: Any, files: tuple[str, ...]) -> str:
 
 def environment_section(bundle: Any, state: State) -> str:
     """What differs between there and here; everything on request."""
-    from workbench.evidence import environment, environment_differences
-
     recorded = bundle.environment()
     if not recorded:
         return note("The bundle has no environment record.")
-    differing = environment_differences(recorded, environment())
-    rows = [(esc(d["field"]), value(d["recorded"]), value(d["here"])) for d in differing]
-    if rows:
+    differing = state.facts.differing
+    if differing is None:
+        body = note("This machine is still being asked what it is.")
+    elif differing:
+        rows = [tuple(name(one, 200) for one in row) for row in differing]
         body = table(("Differs", "Recorded", "Here"), rows)
     else:
         body = note("Nothing differs between the recorded environment and this one.")

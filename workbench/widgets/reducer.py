@@ -85,7 +85,7 @@ def _looked(state: State, action: a.Looked) -> State:
 
 def _switches(state: State, action: a.SwitchesCame) -> State:
     facts = replace(state.facts, switches=action.switches, device_note=action.device_note)
-    return replace(state, facts=facts)
+    return replace(state, facts=replace(facts, differing=action.differing))
 
 
 def _charts(state: State, action: a.ChartsLoaded) -> State:

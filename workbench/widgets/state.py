@@ -110,6 +110,7 @@ class Facts:
     stages: tuple[StageView, ...] = ()
     device_note: str = ""
     damaged: tuple[str, ...] = ()
+    differing: tuple[tuple[str, str, str], ...] | None = None
 
     def switch(self, key: str) -> Switch | None:
         """The switch of a condition, or None when there is no such switch."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from workbench.errors import UsageError, WorkbenchError
-from workbench.evidence import open_bundle
+from workbench.evidence import clean, environment, environment_differences, open_bundle
 from workbench.evidence.conditions import SETTINGS
 from workbench.numerics import jsonio
 from workbench.replay.devices import devices_here, is_here, nearest
@@ -60,6 +60,21 @@ def device_note(recorded: Any) -> str:
     if here.autocast == "cuda-policy":
         return "Recorded on CUDA; replaying on CPU under CUDA's autocast rules. Kernels differ."
     return f"Recorded on {recorded.device}; replaying on {here.device}. Kernels differ."
+
+
+def differing(bundle: Any) -> tuple[tuple[str, str, str], ...]:
+    """Field, recorded value and value here of everything in which this machine differs."""
+    try:
+        recorded = bundle.environment()
+    except WorkbenchError:
+        return ()  # damaged; its section says so
+    rows = environment_differences(recorded, environment()) if recorded else []
+    return tuple((row["field"], _text(row["recorded"]), _text(row["here"])) for row in rows)
+
+
+def _text(value: Any) -> str:
+    """A field's value in short; the page may show it, so nothing long is sent."""
+    return "not recorded" if value is None else clean(value, 200)
 
 
 def switches(bundle: Any, has_scaler: bool) -> tuple[Switch, ...]:
@@ -128,7 +143,8 @@ def main() -> int:
     """Write the switches of the bundle that the command line names as one line of JSON."""
     bundle = open_bundle(sys.argv[1])
     found = [asdict(one) for one in read_switches(bundle)]
-    said = {"switches": found, "note": device_note(bundle.conditions)}
+    note = device_note(bundle.conditions)
+    said = {"switches": found, "note": note, "differing": differing(bundle)}
     sys.stdout.write(jsonio.dumps(said) + "\n")
     return 0
 

@@ -6,7 +6,6 @@ metadata and what the machine has; it runs nothing that the bundle names.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -63,23 +62,22 @@ class SwitchesProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                # one thread is enough to ask
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
             said, _ = self._process.communicate(timeout=WAIT_S)
             found = jsonio.loads(said)
             switches = tuple(
                 Switch(**{**one, "choices": tuple(one["choices"])}) for one in found["switches"]
             )
-            return SwitchesCame(switches, str(found["note"]))
+            differing = tuple((str(a), str(b), str(c)) for a, b, c in found["differing"])
+            return SwitchesCame(switches, str(found["note"]), differing)
         except subprocess.TimeoutExpired:
             self.close()
             return None
-        except (OSError, WorkbenchError, KeyError, TypeError):
+        except (OSError, WorkbenchError, KeyError, TypeError, ValueError):
             return None
 
 
 def _here(bundle: Any) -> SwitchesCame:
-    from workbench.widgets.switches import device_note, read_switches
+    from workbench.widgets.switches import device_note, differing, read_switches
 
-    return SwitchesCame(read_switches(bundle), device_note(bundle.conditions))
+    return SwitchesCame(read_switches(bundle), device_note(bundle.conditions), differing(bundle))

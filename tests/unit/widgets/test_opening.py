@@ -62,19 +62,22 @@ async def main():
     await until(lambda: panel.state.facts.switches)
     assert "is being read" not in panel.conditions._why.value
     panel.set_condition("autocast", "off")
-    for section in ("batch", "state", "files"):
+    for section in ("batch", "state", "environment", "files"):
         panel.show("evidence", section=section)
     import workbench.widgets.ranges  # what a click on its tab imports
     assert panel.last_error is None
     assert "torch" not in sys.modules, "numeric work is the child's, and so is torch's memory"
-    told = panel.state.facts.switches, panel.state.facts.device_note
+    facts = panel.state.facts
+    told = facts.switches, facts.device_note, facts.differing
+    assert told[2] and len(told[2][0]) == 3, "this machine is not the made-up one of the bundle"
     python, sys.executable = sys.executable, "/bin/false"
     assert SwitchesProcess(panel.bundle).ask() is None
     sys.executable = python
     here = SwitchesProcess(panel.bundle)
     import torch
     assert here.ask() is None, "a kernel that has torch is asked itself"
-    assert (here.answer().switches, here.answer().device_note) == told
+    answer = here.answer()
+    assert (answer.switches, answer.device_note, answer.differing) == told
 asyncio.run(main())
 """
 
