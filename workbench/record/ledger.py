@@ -58,7 +58,7 @@ class Ledger:
         self, directory: Path, run_id: str, window: int, suffix: str = "", max_bytes: int = 0
     ) -> None:
         self.path = directory / f"{run_id}{suffix}.ledger.jsonl"
-        self.recent: deque[dict[str, Any]] = deque(maxlen=max(1, window))
+        self._window: deque[dict[str, Any] | bytes] = deque(maxlen=max(1, window))
         self.max_bytes = max_bytes
         self._file: io.FileIO | None = None
         self._look_at = 0.0  # when to see next whether the path still leads to the file
@@ -76,17 +76,24 @@ class Ledger:
             OSError: The file cannot be written. Or, once, after the record was written: the file
                 could not begin anew and grows beyond its bound.
         """
-        self.recent.append(record)
+        self._window.append(record)
         self._writes.put(jsonio.dump_line(record))
 
-    def append_all(self, records: Sequence[dict[str, Any]]) -> None:
+    @property
+    def recent(self) -> list[dict[str, Any]]:
+        """The last records."""
+        return [jsonio.loads(one) if isinstance(one, bytes) else one for one in [*self._window]]
+
+    def append_lines(self, lines: Sequence[bytes]) -> None:
         """Write several records, in one write where the bound of the file leaves room for them.
+
+        Args:
+            lines: The records as ``jsonio.dump_line`` encodes them.
 
         Raises:
             OSError: As ``append``; the records after one that could not be written are tried, too.
         """
-        self.recent.extend(records)
-        lines = [jsonio.dump_line(record) for record in records]
+        self._window.extend(lines)
         size = sum(map(len, lines))
         whole = not self.max_bytes or size < self.max_bytes // 16
         failed: OSError | None = None

@@ -14,7 +14,6 @@ from workbench.errors import UsageError
 from workbench.record import soft
 from workbench.record.acting import act, failed
 from workbench.record.order_lint import tell_no_replay
-from workbench.record.quiet_block import QuietBlock
 from workbench.record.result import StepResult
 from workbench.record.running import RecordingRunner
 from workbench.step.gates import found_inf, scale_value, scaler_enabled
@@ -26,6 +25,7 @@ from workbench.step.values import scalar
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from workbench.record.quiet_block import QuietBlock
     from workbench.record.ranks.codes import Point
     from workbench.record.recorder import Recorder
     from workbench.record.session import Session
@@ -58,12 +58,12 @@ class LowLevelStep:
         self._gradients_seen = False
         self._quiet: QuietBlock | None = None
         self._running: tuple[Session, RecordingRunner] | None = None
-        self._watching = False
         self.result: StepResult | None = None
 
     def __enter__(self) -> LowLevelStep:
         recorder = self._recorder
-        self._quiet = self._begin_quietly()
+        if self._capture is None:
+            self._quiet = recorder.quiet.block(self._batches, self._sample_ids)
         if self._quiet is None:
             session = recorder.begin(self._batches, self._sample_ids, self._capture, low_level=True)
             runner = RecordingRunner(recorder, session)
@@ -72,7 +72,8 @@ class LowLevelStep:
             session.before_unit(Unit("input"))
             recorder.guard("replay check", lambda: tell_no_replay(recorder, session))
             recorder.check_input(session, runner, self._batches)
-        recorder.guard("autocast watch", self._watch_autocast)
+        watch = recorder.quiet.autocast
+        recorder.guard("autocast watch", lambda: watch.begin(self._told_autocast))
         return self
 
     def micro_batch(self, i: int, batch: Any = None) -> None:
@@ -83,10 +84,9 @@ class LowLevelStep:
             batch: The batch, unless it was given to ``recorder.step`` already.
         """
         if self._quiet is not None and self._quietly(lambda q: q.micro_batch(i, batch)):
-            if i >= len(self._batches):
+            if batch is not None and i >= len(self._batches):
                 self._batches.append(batch)
-            self._micro_step = i
-            self._stage = "forward"
+            self._micro_step, self._stage = i, "forward"
             return
         if i > self._micro_step:
             self._recorder.guard("micro-step", self._runner.note_micro_step)
@@ -287,7 +287,7 @@ class LowLevelStep:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._recorder.guard("autocast watch", self._unwatch)
+        self._recorder.guard("autocast watch", self._recorder.quiet.autocast.end)
         if self._quiet is not None:
             if error is not None and not isinstance(error, Exception):
                 return
@@ -322,7 +322,7 @@ class LowLevelStep:
         Args:
             dtype: Its dtype, or ``off``.
         """
-        self._unwatch()
+        self._recorder.quiet.autocast.end()
         self._told_autocast(dtype)
 
     def _conclude(self, point: Point) -> None:
@@ -348,15 +348,6 @@ class LowLevelStep:
 
     def _take(self, outcome: Outcome, at_gate: bool = False) -> None:
         self._recorder.after_unit(self._session, self._runner, outcome, at_gate)
-
-    def _watch_autocast(self) -> None:
-        self._watching = True
-        self._recorder.quiet.autocast.begin(self._told_autocast)
-
-    def _unwatch(self) -> None:
-        if self._watching:
-            self._watching = False
-            self._recorder.quiet.autocast.end()
 
     def _told_autocast(self, dtype: str) -> None:
         if self._quiet is not None:
@@ -385,17 +376,6 @@ class LowLevelStep:
                 )
             self._running = quiet.wake(self._batches)
         return self._running
-
-    def _begin_quietly(self) -> QuietBlock | None:
-        recorder = self._recorder
-        if self._capture is not None or len(self._batches) != 1:
-            return None
-        begun = recorder.quiet.begin(self._batches[0], self._sample_ids, True)
-        if begun is None:
-            return None
-        if recorder.step_object is not None:
-            recorder.step_object.step_index = begun.index
-        return QuietBlock(recorder, begun)
 
     def _quietly(self, work: Callable[[QuietBlock], bool]) -> bool:
         """Do quietly what can be done so; whether all was done, else the step is awake."""

@@ -20,6 +20,7 @@ from workbench.record import settings
 from workbench.record.autocast_watch import AutocastWatch
 from workbench.record.group import Group
 from workbench.record.quiet_begin import Beginning
+from workbench.record.quiet_block import QuietBlock
 from workbench.record.quiet_gates import QuietGates
 from workbench.record.quiet_step import QuietStep
 from workbench.record.result import StepResult
@@ -102,6 +103,23 @@ class QuietSteps:
         with torch.no_grad():
             self._begin.keep_batch(begun, batch)
         return True
+
+    def block(self, batches: list[Any], sample_ids: Any) -> QuietBlock | None:
+        """Begin a step of the user's own loop.
+
+        Args:
+            batches: Its micro-batches, as far as they are known.
+            sample_ids: Identifiers of the samples.
+
+        Returns:
+            None where this step has to be followed by a session.
+        """
+        begun = self.begin(batches[0], sample_ids, True) if len(batches) == 1 else None
+        if begun is None:
+            return None
+        if self._recorder.step_object is not None:
+            self._recorder.step_object.step_index = begun.index
+        return QuietBlock(self._recorder, begun)
 
     # -- a step that is run here -------------------------------------------------------------------
 

@@ -45,6 +45,8 @@ class Beginning:
         self._group = group
         self._low_level = _is_possible(recorder)
         self._high_level = self._low_level and _is_possible_high_level(recorder)
+        self._own: dict[str, Any] | None = None
+        self._generators: dict[str, torch.Generator] = {}
         self._request = str(recorder.directory / requests.REQUEST_FILE)
 
     def __call__(self, batch: Any, sample_ids: Any, low_level: bool) -> QuietStep | None:
@@ -63,7 +65,9 @@ class Beginning:
             return None
         recorder, step = self._recorder, self._recorder.step_object
         begun = QuietStep(recorder.step_index, time.time(), low_level, _fixed(sample_ids))
-        begun.generators = generators_of(step)
+        if step is not None:
+            begun.attributes = recorder.prepared.step.of(step)
+        begun.generators = self._generators_of(step)
         begun.rng = begun.unit_rng["main", 0] = capture_rng(begun.generators)
         prepared = recorder.prepared.model
         with torch.no_grad():
@@ -76,8 +80,6 @@ class Beginning:
             if low_level:
                 begun.optimizers = self._held_optimizers(begun.groups)
         self._keep_others(begun)
-        if step is not None:
-            begun.attributes = recorder.prepared.step.of(step)
         recorder.running = None  # what the step before has kept
         if recorder.ring.every:
             begun.sums = recorder.ring.sums(recorder.model)
@@ -103,6 +105,12 @@ class Beginning:
                 begun.looked = soft.Looked(begun.batches, self._recorder.policy.input != "off")
             begun.looked.add(batch)  # before it is kept: numpy's view would copy it
         begun.batches.append(_keep(batch) if plain else snapshot_tree(batch))
+
+    def _generators_of(self, step: Any) -> dict[str, torch.Generator]:
+        own = self._recorder.prepared.step.own
+        if own is not self._own:
+            self._own, self._generators = own, generators_of(step)
+        return self._generators
 
     def _may_be(self) -> bool:
         """Whether nothing known before the step asks for more than the least."""

@@ -41,6 +41,11 @@ class SkipCounts:
             self.consecutive[number] = self.consecutive[number] + 1 if one else 0
 
     @property
+    def any(self) -> bool:
+        """Whether any step within the window was skipped."""
+        return any(self._totals)
+
+    @property
     def most(self) -> tuple[int, int]:
         """Skipped steps and steps within the window, of the optimizer skipped most often."""
         counts = [(total, len(seen)) for total, seen in zip(self._totals, self._seen, strict=True)]

@@ -6,13 +6,13 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from workbench.numerics.counts import all_finite, count
-from workbench.step.domains import MOST_FIELDS, batch_fields
+from workbench.step.domains import MOST_FIELDS, batch_fields, is_plain_batch
 
 ALWAYS = 1 << 18
 """Elements up to which a tensor is looked at in every step; larger ones in a deep scan."""
@@ -121,6 +121,33 @@ def _fingerprint(parts: Sequence[bytes]) -> str:
     return f"sampled:{hashlib.sha256(b''.join(parts)).hexdigest()[:32]}"
 
 
+class _Shape(NamedTuple):
+    """What is the same for all plain batches whose fields have the same names, dtypes, shapes."""
+
+    titles: list[bytes]
+    summed: list[bool]
+    looks_closer: bool
+    has_scalars: bool
+    summary: dict[str, Any]
+
+
+@lru_cache(maxsize=1024)
+def _seen_before(fields: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]) -> _Shape:
+    sizes = [math.prod(shape) for _, _, shape in fields]
+    summed = [
+        dtype in _SUMMED and 0 < size <= ALWAYS
+        for (_, dtype, _), size in zip(fields, sizes, strict=True)
+    ]
+    others = [
+        (dtype.is_floating_point or dtype.is_complex) and dtype not in _SUMMED
+        for _, dtype, _ in fields
+    ]
+    shapes = {name: _shape(dtype, shape) for name, dtype, shape in fields}
+    summary = {"micro_batches": 1, "fields": shapes, "scalars": {}}
+    titles = [_title(name, dtype, shape) for name, dtype, shape in fields]
+    return _Shape(titles, summed, any(others), 1 in sizes, summary)
+
+
 class Looked:
     """What is seen of a step's micro-batches, one after the other, as a session sees them.
 
@@ -131,11 +158,13 @@ class Looked:
     Attributes:
         summary: As ``summarize`` gives it.
         found: The non-finite fields.
+        is_known: Whether ``summary`` is the same object as for other batches of its shape.
     """
 
     def __init__(self, batches: Sequence[Any], scans: bool) -> None:
         self.summary: dict[str, Any] = {"micro_batches": 0, "fields": {}, "scalars": {}}
         self.found: list[dict[str, Any]] = []
+        self.is_known = False
         self._scans = scans
         self._parts: list[bytes] = []
         for batch in batches:
@@ -143,13 +172,36 @@ class Looked:
 
     def add(self, batch: Any) -> None:
         """Look at one more."""
-        named = batch_fields(batch)
         number = self.summary["micro_batches"]
+        if not number and is_plain_batch(batch):
+            self._add_plain(list(batch.items()) if type(batch) is dict else [("batch", batch)])
+            return
+        named = batch_fields(batch)
+        self.is_known = False
         self._parts += _parts(named)
         if not number:
             self.summary = summarize_fields([batch], named)
         else:
-            self.summary["micro_batches"] = number + 1
+            self.summary = self.summary | {"micro_batches": number + 1}
+        self._scan(named, number)
+
+    def _add_plain(self, named: Named) -> None:
+        """Look at a first batch of tensors, of whose shape most others are, too."""
+        seen = _seen_before(tuple([(name, t.dtype, t.shape) for name, t in named]))
+        self.summary, self.is_known = seen.summary, not seen.has_scalars
+        if seen.has_scalars:
+            self.summary = summarize_fields([None], named)
+        parts, finite = self._parts, True
+        for (_, t), title, is_summed in zip(named, seen.titles, seen.summed, strict=True):
+            parts.append(title)
+            if t.is_cpu and t.layout is torch.strided and t.numel():
+                parts.append(_sample(t))
+            if is_summed and self._scans and finite:
+                finite = math.isfinite(t.sum().item())
+        if not finite or seen.looks_closer:
+            self._scan(named, 0)
+
+    def _scan(self, named: Named, number: int) -> None:
         if self._scans:
             found = scan_fields("batch", named, False)
             self.found += [entry | {"micro_step": number} for entry in found]
@@ -178,6 +230,8 @@ def _sample(t: Tensor) -> bytes:
     return flat_t.contiguous().view(torch.uint8).numpy().tobytes()
 
 
+_SUMMED = frozenset({torch.float32, torch.float64})
+"""Dtypes whose sum overflows only for values that are worth a closer look."""
 _NUMPY = frozenset(
     {torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool}
 )

@@ -21,6 +21,8 @@ from workbench.numerics.limits import dtype_name
 from workbench.step.bad_sets import BadSet as BadSet
 from workbench.step.bad_sets import grew
 from workbench.step.names import named_buffers, named_parameters
+from workbench.step.norms import gradient_norm as gradient_norm
+from workbench.step.norms import largest_gradient as largest_gradient
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -156,71 +158,6 @@ def gradient_gate(
     return check_gradients(model, optimizers), None
 
 
-def gradient_norm(gradients: list[Tensor]) -> float | None:
-    """The 2-norm over gradients.
-
-    Args:
-        gradients: All of them.
-
-    Returns:
-        The norm; a finite one proves that every element is finite. None when it is not finite, or
-        where some gradient is of a kind whose norm is not taken here.
-    """
-    if {g.dtype for g in gradients} <= _WIDE and set(map(type, gradients)) == _TENSOR:
-        try:
-            with torch.no_grad():
-                norms = torch.stack(torch._foreach_norm(gradients))
-        except (RuntimeError, NotImplementedError):  # several devices or layouts
-            pass
-        else:
-            total = math.hypot(*norms.tolist())
-            return total if math.isfinite(total) else None
-    return _norm_of_groups(gradients)
-
-
-def _norm_of_groups(gradients: Sequence[Tensor]) -> float | None:
-    """The norm of gradients of several dtypes, devices or layouts; None where it is not taken."""
-    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for grad in gradients:
-        if type(grad) is not torch.Tensor or grad.layout is not torch.strided:
-            return None
-        if not grad.is_floating_point():
-            return None
-        groups.setdefault((grad.device, grad.dtype), []).append(grad)
-    squares = 0.0
-    with torch.no_grad():
-        for members in groups.values():
-            filled = [member for member in members if member.numel()]
-            if not filled:
-                continue
-            # float16 norms overflow long before their elements do
-            wide = torch.float32 if filled[0].dtype in _NARROW else None
-            norms = torch.stack(torch._foreach_norm(filled, 2, wide))
-            squares += float(torch.linalg.vector_norm(norms, dtype=torch.float64)) ** 2
-    return math.sqrt(squares) if math.isfinite(squares) else None
-
-
-def largest_gradient(model: nn.Module) -> Tensor | None:
-    """The largest magnitude among all gradients, left on its device: nothing waits for it.
-
-    It is non-finite exactly when some gradient is, and does not overflow as a norm does.
-
-    Returns:
-        A scalar tensor, or None without gradients or with kinds (sparse, distributed, several
-        devices) that are not looked at here.
-    """
-    found = [p.grad for _, p in named_parameters(model) if p.grad is not None and p.grad.numel()]
-    if not found or any(
-        type(g) is not torch.Tensor or g.layout is not torch.strided for g in found
-    ):
-        return None
-    if len({grad.device for grad in found}) > 1:
-        return None
-    with torch.no_grad():
-        largest = torch._foreach_norm(found, math.inf)
-        return torch.stack([one.float() for one in largest]).max()
-
-
 def negative_second_moments(
     model: nn.Module, optimizers: Sequence[Optimizer]
 ) -> list[tuple[str, float]]:
@@ -241,10 +178,6 @@ _SECOND_MOMENTS = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "acc_
 
 _ORDERED = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 """Dtypes in which a number can be compared with 0: neither complex ones nor 8 bit ones."""
-
-_WIDE = frozenset({torch.float32, torch.float64})
-_TENSOR = frozenset({torch.Tensor})
-_NARROW = frozenset({torch.float16, torch.bfloat16})
 
 
 def check_norm(norm: Tensor | float | None) -> tuple[BadTensor, ...]:

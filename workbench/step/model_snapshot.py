@@ -7,10 +7,9 @@ comparing identities of all of them in one go, a tenth of the cost of looking at
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import chain
-from operator import attrgetter, is_, methodcaller
+from operator import is_, methodcaller
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,8 @@ from workbench.numerics.counts import count
 from workbench.numerics.digests import mask_digest
 from workbench.step.bad_sets import BadSet
 from workbench.step.held import Held, hold
+from workbench.step.looks import Look, Seen, see
 from workbench.step.model_state import (
-    INTERNAL,
     MUTABLE,
     ModelState,
     TensorInfo,
@@ -33,114 +32,13 @@ from workbench.step.model_state import (
 from workbench.step.names import join, walk
 from workbench.step.shards import shard_of
 from workbench.step.snapshots import (
-    LARGEST_CONTAINER,
     SCALARS,
     Kept,
     plain,
     shared_storages,
-    snapshot_tree,
 )
 
-_SCALARS = frozenset(SCALARS)
-_NO_EXTRA_STATE = nn.Module.get_extra_state
-_KEYS, _VALUES = methodcaller("keys"), methodcaller("values")
-_DICT = attrgetter("__dict__")
-
-
-@dataclass
-class Seen:
-    """One module as it was; nothing of it is changed afterwards, so several snapshots share it."""
-
-    path: str
-    module: nn.Module
-    attributes: dict[str, Any]
-    parameters: dict[str, nn.Parameter | None]
-    buffers: dict[str, Tensor | None]
-    training: bool
-    extra_state: Any
-
-    def tensors(self) -> Iterable[Tensor]:
-        """Tensors among attributes, parameters and buffers; lazy ones too."""
-        yield from (value for value in self.attributes.values() if isinstance(value, Tensor))
-        yield from (value for value in self.parameters.values() if value is not None)
-        yield from (value for value in self.buffers.values() if value is not None)
-
-
-def see(path: str, module: nn.Module) -> Seen:
-    """Look at a module: a copy of what is plain and may change, references to all else."""
-    attributes = module.__dict__.copy()
-    for name in INTERNAL & attributes.keys():
-        del attributes[name]
-    for name, value in attributes.items():
-        kind = type(value)
-        if kind in _SCALARS or (kind is tuple and _SCALARS.issuperset(map(type, value))):
-            continue
-        if kind in MUTABLE or isinstance(value, tuple):
-            attributes[name] = snapshot_tree(value) if plain(value) else None
-    return Seen(
-        path,
-        module,
-        attributes,
-        module._parameters.copy(),
-        module._buffers.copy(),
-        module.training,
-        _extra_state(module),
-    )
-
-
-class _Look:
-    """What some modules held, in a form in which all of it is compared at once.
-
-    Args:
-        modules: The modules.
-        seen: What was seen of them.
-    """
-
-    def __init__(self, modules: Sequence[nn.Module], seen: Sequence[Seen]) -> None:
-        self._modules = modules
-        self._dicts: list[Any] = [module.__dict__ for module in modules]
-        named = [*self._dicts]
-        flat: list[Any] = []
-        for one in self._dicts:
-            named += [one["_modules"], one["_parameters"], one["_buffers"]]
-            for name, value in one.items():
-                if type(value) in MUTABLE and name not in INTERNAL and _is_flat(value):
-                    (named if type(value) is dict else flat).append(value)
-        self._named = named
-        self._views = [*map(_VALUES, named), *flat]
-        self._values = list(chain.from_iterable(self._views))
-        self._keys = list(chain.from_iterable(map(_KEYS, named)))
-        self.changes_unseen = any(map(_changes_unseen, seen))
-
-    def still_holds(self) -> bool:
-        """Whether the modules hold the same objects under the same names."""
-        now = list(chain.from_iterable(self._views))
-        return (
-            len(now) == len(self._values)
-            and all(map(is_, now, self._values))
-            and list(chain.from_iterable(map(_KEYS, self._named))) == self._keys
-            and all(map(is_, map(_DICT, self._modules), self._dicts))
-        )
-
-
-def _changes_unseen(seen: Seen) -> bool:
-    """Whether a module's state may change although it holds the same objects."""
-    if type(seen.module).get_extra_state is not _NO_EXTRA_STATE:
-        return True
-    return any(
-        not (type(value) in MUTABLE and _is_flat(value))
-        for name, value in seen.module.__dict__.items()
-        if name not in INTERNAL
-        and (type(value) in MUTABLE or isinstance(value, tuple))
-        and not (type(value) is tuple and _SCALARS.issuperset(map(type, value)))
-    )
-
-
-def _is_flat(value: Any) -> bool:
-    """Whether a container holds plain values alone, few enough to be compared one by one."""
-    if type(value) is np.ndarray or len(value) > LARGEST_CONTAINER:
-        return False
-    return _SCALARS.issuperset(map(type, value.values() if type(value) is dict else value))
+_VALUES = methodcaller("values")
 
 
 class PreparedModel:
@@ -159,8 +57,8 @@ class PreparedModel:
     def __init__(self) -> None:
         self._model: nn.Module | None = None
         self._modules: list[nn.Module] = []
-        self._one_by_one: list[_Look] = []
-        self._all: _Look | None = None
+        self._one_by_one: list[Look] = []
+        self._all: Look | None = None
         self.seen: list[Seen] = []
         self.tensors: list[Tensor] = []
         self.parameters: list[nn.Parameter] = []
@@ -189,9 +87,7 @@ class PreparedModel:
         if self._all is None or not same_modules or self.lazy:
             self._modules = modules
             self.seen = [see(path, module) for path, module in walked]
-            self._one_by_one = [
-                _Look([m], [one]) for m, one in zip(modules, self.seen, strict=True)
-            ]
+            self._one_by_one = [Look([m], [one]) for m, one in zip(modules, self.seen, strict=True)]
             self._note()
         else:
             self._look_at_changed(walked)
@@ -202,12 +98,12 @@ class PreparedModel:
             look = self._one_by_one[index]
             if look.changes_unseen or not look.still_holds():
                 self.seen[index] = see(path, module)
-                self._one_by_one[index] = _Look([module], [self.seen[index]])
+                self._one_by_one[index] = Look([module], [self.seen[index]])
         self._note()
 
     def _note(self) -> None:
         """Note all tensors, and what all modules hold."""
-        self._all = _Look(self._modules, self.seen)
+        self._all = Look(self._modules, self.seen)
         found: dict[int, Tensor] = {}
         lazy: dict[int, Tensor] = {}
         for seen in self.seen:
@@ -391,10 +287,3 @@ def _stored(value: Any) -> bool:
     if type(value) in SCALARS:
         return True
     return isinstance(value, (*MUTABLE, tuple, np.generic)) and plain(value)
-
-
-def _extra_state(module: nn.Module) -> Any:
-    if type(module).get_extra_state is _NO_EXTRA_STATE:
-        return None
-    value = module.get_extra_state()
-    return snapshot_tree(value) if plain(value) else None

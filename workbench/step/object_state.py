@@ -76,6 +76,11 @@ class KnownAttributes:
         self._settled = False
         self._kept: dict[str, Any] = {}
 
+    @property
+    def own(self) -> dict[str, Any]:
+        """The attributes when they were split last: the same dictionary while nothing changes."""
+        return self._own
+
     def of(self, value: object) -> dict[str, Any]:
         """What ``simple_attributes`` keeps; the dictionary may be given out several times."""
         own = getattr(value, "__dict__", None)

@@ -163,3 +163,14 @@ def test_lines_say_which_one_is_wrong():
 def test_strict_errors_are_bundle_errors():
     assert issubclass(StrictJsonError, BundleError)
     assert StrictJsonError.exit_code == 3
+
+
+def test_lines_of_one_shape_are_what_dump_line_gives():
+    shape = jsonio.LineShape(["step", "loss", "who", "ids", "parts"])
+    record = {"step": 3, "loss": 1.5e-7, "who": {"né": [1, None]}, "ids": [1, 2], "parts": None}
+    given = record | {"who": jsonio.part(record["who"])}
+    assert jsonio.loads(shape.line(given)) == record and shape.line(given).isascii()
+    plain = record | {"who": None}
+    assert shape.line(plain) == jsonio.dump_line(plain)
+    tagged = jsonio.part({"a": float("nan")})
+    assert jsonio.loads(shape.line(given | {"ids": tagged}))["ids"].keys() == {"a"}

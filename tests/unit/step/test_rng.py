@@ -83,3 +83,24 @@ def test_named_generators():
     first = torch.rand(3, generator=generator)
     restore_rng(state, {"mine": generator})
     assert torch.equal(torch.rand(3, generator=generator), first)
+
+
+def test_the_same_position_after_other_draws_is_another_state():
+    random.seed(5)
+    np.random.seed(5)
+    random.getrandbits(32)
+    np.random.random_sample()
+    first = capture_rng()
+    again = capture_rng()
+    assert again.python is first.python and again.numpy is first.numpy
+    for _ in range(624):
+        random.getrandbits(32)
+    second = capture_rng()
+    assert second.python == random.getstate() != first.python
+    np.random.random_sample(312)  # two words each
+    third = capture_rng()
+    assert (third.numpy["state"]["key"] == np.random.get_state()[1]).all()
+    assert len({one.digest() for one in (first, second, third)}) == 3
+    random.gauss(0, 1)
+    np.random.seed(5)
+    assert capture_rng().python == random.getstate()
