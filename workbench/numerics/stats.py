@@ -16,6 +16,7 @@ from workbench.numerics.arrays import (
     SAFE_SUM_HIGH,
     SAFE_SUM_LOW,
     below_normal,
+    bits_of,
     dot,
     ends,
     reaches_below,
@@ -56,6 +57,11 @@ _TYPED_NORMAL: Final = {
     dtype: np.float64(normal) if dtype is torch.float64 else np.float32(normal)
     for dtype, normal in _NORMAL.items()
 }
+
+
+# Their bits: of two positive numbers the smaller has the smaller bits.
+_NORMAL_BITS = {dtype: bits_of(normal) for dtype, normal in _TYPED_NORMAL.items()}
+_INF: Final = math.inf
 
 
 def typed_normal(dtype: torch.dtype) -> Any:
@@ -170,18 +176,20 @@ def finite_stats(array: Array, dtype: torch.dtype) -> TensorStats | None:
         array: Between 1 and ``CHUNK`` elements.
         dtype: What they were before they were widened: subnormals are those of this dtype.
     """
-    low, high = ends(array)
-    if not (math.isfinite(low) and math.isfinite(high)):
+    low, high = array.item(array.argmin()), array.item(array.argmax())
+    if not (-_INF < low and high < _INF):  # NaN is neither above nor below
         return None
     absmax = high if high > -low else -low
     if SAFE_LOW < absmax < SAFE_HIGH:
-        squares = float(dot(array, array))
+        squares = float(array.dot(array))  # which cannot overflow here
     else:
         squares = sum_of_squares(array, absmax)
     zeros = subnormals = 0
-    normal = _TYPED_NORMAL[dtype]
-    if low < normal and high > -normal and (low >= 0.0 or reaches_below(array, normal)):
-        zeros, subnormals = below_normal(array, normal, low >= 0.0)
+    normal = _NORMAL[dtype]
+    if low < normal and high > -normal:
+        nonnegative = low >= 0.0
+        if nonnegative or reaches_below(array, _NORMAL_BITS[dtype]):
+            zeros, subnormals = below_normal(array, _TYPED_NORMAL[dtype], nonnegative)
     # Past the generated __new__, which costs half a microsecond.
     size = array.size
     return _new_tuple(
@@ -223,6 +231,7 @@ def _single_stats(values: Tensor) -> TensorStats | None:
     squares, zeros, subnormals = 0.0, 0, 0
     low, high = math.inf, -math.inf
     normal = _TYPED_NORMAL[torch.float32]
+    limit = _NORMAL_BITS[torch.float32]
     for part in _pieces(values):
         square = float(dot(part, part))
         least, most = ends(part)
@@ -233,7 +242,7 @@ def _single_stats(values: Tensor) -> TensorStats | None:
         squares += square
         low, high = min(low, least), max(high, most)
         crosses = least < normal and most > -normal
-        if crosses and (least >= 0.0 or reaches_below(part, normal)):
+        if crosses and (least >= 0.0 or reaches_below(part, limit)):
             none, few = below_normal(part, normal, least >= 0.0)
             zeros, subnormals = zeros + none, subnormals + few
     total, absmax = values.numel(), max(high, -low)

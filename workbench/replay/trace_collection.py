@@ -18,7 +18,9 @@ def old_objects_set_aside() -> Iterator[None]:
     A trace makes many small objects, so that the collector runs often; each full run would walk
     over all of torch. What is made within is still collected: a step's cycles hold tensors.
     """
-    if gc.get_freeze_count():  # the program set objects aside itself, and thawing is for all
+    # Where the program set objects aside itself nothing is done, since thawing is for all. To count
+    # them takes as long as to walk over them, so that it is asked only where it matters.
+    if not gc.isenabled() or gc.get_freeze_count():
         yield
         return
     thresholds = gc.get_threshold()
