@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from torch import nn
 
 from workbench.replay.trace_focus import tensors_in
-from workbench.replay.trace_mode import quiet
+from workbench.replay.trace_quiet import quiet
 from workbench.replay.trace_storage import exact_counts
 from workbench.step.names import inner_model, join
 

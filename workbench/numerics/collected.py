@@ -166,6 +166,25 @@ class Collector:
         array = t.numpy().ravel("K")
         return self._added(dtype, array) if size <= SMALL else finite_stats(array, dtype)
 
+    def fresh(self, t: Tensor, dtype: torch.dtype) -> TensorStats | Late | None:
+        """What ``quick`` gives, of a tensor that an op has just made and that has no history.
+
+        Args:
+            t: The tensor.
+            dtype: Its dtype.
+        """
+        if dtype not in _IN_PLACE or not t.is_cpu:
+            return None
+        try:
+            array = t.numpy()
+        except (RuntimeError, TypeError):  # sparse, negated, without memory of its own
+            return None
+        size = array.size
+        if not 0 < size <= ONE_LOOK:
+            return None
+        array = array.ravel("K")
+        return self._added(dtype, array) if size <= SMALL else finite_stats(array, dtype)
+
     def take(self, t: Tensor) -> TensorStats | Late:
         """Statistics of a tensor; of a small finite float tensor on a CPU they come later.
 

@@ -10,19 +10,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workbench.numerics.arrays import dot
 from workbench.numerics.dense import (
     NATIVE,
     PLAIN,
+    as_array,
     can_be_nonfinite,
     chunks,
     countable,
     dense_order,
     float_arrays,
+    is_snapshot,
     local_values,
     real_view,
     scratch,
 )
 
+_PIECE: Final = 65_536
 _DEVICE_CHUNK: Final = 1 << 24  # elements; masks of larger pieces would crowd the device
 
 
@@ -89,6 +93,10 @@ def count(t: Tensor) -> Counts:
 
 def ends_finite(values: Tensor) -> bool:
     """Whether all elements of a non-empty native float tensor are finite; exact, one pass."""
+    if values.dtype is torch.float32 and values.is_cpu and values.numel() <= _PIECE:
+        squares = _squares(values)
+        if squares is not None and math.isfinite(squares):
+            return True
     values = dense_order(values)
     # Nothing that is not finite leaves a sum again. Finite values can overflow it too (in float16
     # as a matter of course), and then the ends decide.
@@ -96,6 +104,14 @@ def ends_finite(values: Tensor) -> bool:
         return True
     low, high = torch.aminmax(values)
     return math.isfinite(low.item()) and math.isfinite(high.item())
+
+
+def _squares(values: Tensor) -> float | None:
+    """Sum of squares of a few float32 values, which costs half of what a sum by torch does."""
+    if values.is_neg() or is_snapshot(values):
+        return None
+    array = as_array(values).ravel("K")
+    return float(dot(array, array))
 
 
 def nonfinite_counts(values: Tensor) -> Counts:

@@ -177,7 +177,7 @@ def finite_stats(array: Array, dtype: torch.dtype) -> TensorStats | None:
         dtype: What they were before they were widened: subnormals are those of this dtype.
     """
     low, high = array.item(array.argmin()), array.item(array.argmax())
-    if not (-_INF < low and high < _INF):  # NaN is neither above nor below
+    if not (low > -_INF and high < _INF):  # NaN is neither above nor below
         return None
     absmax = high if high > -low else -low
     if SAFE_LOW < absmax < SAFE_HIGH:

@@ -22,8 +22,9 @@ from workbench.replay.trace_context import (
 )
 from workbench.replay.trace_events import Event, KeptEvent, LayerRow
 from workbench.replay.trace_layers import Layers, leading_tensors
-from workbench.replay.trace_mode import TraceMode, quiet
+from workbench.replay.trace_mode import TraceMode
 from workbench.replay.trace_plan import unwrapped
+from workbench.replay.trace_quiet import quiet
 from workbench.replay.trace_sinks import find_sink, scaler_tensors
 from workbench.replay.trace_storage import StorageLog, Triple, region_of
 from workbench.replay.trace_table import events_table, layers_table
@@ -176,7 +177,9 @@ class Tracer:
         self.log = StorageLog()
         self.calls = CallMode()
         self.mode = TraceMode(self.context, self.log, self.calls, looks)
-        self.layers = Layers(self.context, self.log, self.mode.events, exponents)
+        self.layers = Layers(
+            self.context, self.log, self.mode.events, self.mode.collector, exponents
+        )
         self.trace = Trace(self.mode.events, self.layers.rows)
         _name_leaves(self.log, runner, micro_batches)
 
@@ -205,6 +208,7 @@ class Tracer:
         self.trace.threads = bool(threads)
         with quiet():
             self.layers.at_end(self.runner)
+            self.mode.collector.settle()
             self.trace.contaminated = contaminated(self.runner)
         self.trace.scale = self.runner.values.scale_before
         return self.trace

@@ -18,8 +18,8 @@ from workbench.replay.session import Session
 from workbench.replay.trace import Trace, Tracer
 from workbench.replay.trace_context import ModuleCall
 from workbench.replay.trace_events import Event
-from workbench.replay.trace_mode import quiet
 from workbench.replay.trace_plan import floating, unwrapped
+from workbench.replay.trace_quiet import quiet
 from workbench.replay.trace_storage import Triple, exact_counts, region_of
 from workbench.step.names import walk
 from workbench.step.snapshots import copy_tree

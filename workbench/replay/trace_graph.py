@@ -8,7 +8,7 @@ known later.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Final, overload
 
 from workbench.replay.trace_arguments import DTYPE_NAMES
 from workbench.replay.trace_events import Event, Read, Write
@@ -21,18 +21,16 @@ if TYPE_CHECKING:
     from workbench.replay.trace_plan import OpPlan
     from workbench.replay.trace_storage import Triple
 
-Head = tuple[
-    int, str, str, int, str, str, bool, str, str | None, int, int | None, bool, bool, int, str
-]
-"""An event's ``call, stage, phase, micro_step, where, module, in_loss, source, node, sequence,
-forward_event, recomputed, user_code, function_call, function``."""
+Setting = tuple[str, str, int, str, str, bool, str, str | None, int, int | None, bool, bool]
+"""An event's ``stage, phase, micro_step, where, module, in_loss, source, node, sequence,
+forward_event, recomputed, user_code``; events that have the same ones share one object."""
 
-# Places in a head.
-STAGE: Final = 1
-WHERE: Final = 4
-MODULE: Final = 5
-IN_LOSS: Final = 6
-SOURCE: Final = 7
+# Places in a setting.
+STAGE: Final = 0
+WHERE: Final = 3
+MODULE: Final = 4
+IN_LOSS: Final = 5
+SOURCE: Final = 6
 
 RawRead = tuple[
     str, int, tuple[int, ...], tuple[str, str] | None, "Triple", "torch.dtype", Sequence[int], bool
@@ -44,14 +42,25 @@ RawWrite = tuple[str, int, "TensorStats | Late | None", "torch.dtype", Sequence[
 
 Scalars = tuple[tuple[str, float], ...]
 
+RawEvent = tuple[
+    "OpPlan", Setting, int, int, str, Sequence[RawRead], Sequence["RawWrite | Write"], Scalars
+]
+"""An event's op, setting, ``call``, ``function_call``, ``function``, reads, writes and scalars. The
+writes are a list where more of them may follow."""
+
 
 class Graph(Sequence[Event]):
-    """The events of a trace, in order of execution; each is made at the first look at it."""
+    """The events of a trace, in order of execution; each is made at the first look at it.
 
-    __slots__ = ("_events", "_raw")
+    Attributes:
+        add: Adds an event.
+    """
+
+    __slots__ = ("_events", "_raw", "add")
 
     def __init__(self) -> None:
-        self._raw: list[tuple[OpPlan, Head, list[RawRead], list[Any], Scalars]] = []
+        self._raw: list[RawEvent] = []
+        self.add = self._raw.append
         self._events: dict[int, Event] = {}
 
     def __len__(self) -> int:
@@ -79,13 +88,7 @@ class Graph(Sequence[Event]):
             yield self._event(number)
             number += 1
 
-    def add(
-        self, plan: OpPlan, head: Head, reads: list[RawRead], writes: list[Any], scalars: Scalars
-    ) -> None:
-        """Add an event; ``writes`` may be filled up to the time when the event is looked at."""
-        self._raw.append((plan, head, reads, writes, scalars))
-
-    def head(self, number: int) -> Head:
+    def setting(self, number: int) -> Setting:
         """Where an event is."""
         return self._raw[number][1]
 
@@ -94,15 +97,17 @@ class Graph(Sequence[Event]):
         return self._raw[number][0].name
 
     def wrote(self, number: int, write: RawWrite | Write) -> None:
-        """Note what an event wrote."""
-        self._raw[number][3].append(write)
+        """Note what an event wrote that was added with a list of writes."""
+        writes = self._raw[number][6]
+        if isinstance(writes, list):
+            writes.append(write)
         event = self._events.get(number)
         if event is not None:
             event.writes.append(_write(write))
 
-    def written(self, number: int) -> list[RawWrite | Write]:
+    def written(self, number: int) -> Sequence[RawWrite | Write]:
         """What an event wrote, as it was noted."""
-        return self._raw[number][3]
+        return self._raw[number][6]
 
     def _event(self, number: int) -> Event:
         event = self._events.get(number)
@@ -111,13 +116,15 @@ class Graph(Sequence[Event]):
         return event
 
     def _made(self, number: int) -> Event:
-        plan, head, reads, writes, scalars = self._raw[number]
+        plan, setting, call, function_call, function, reads, writes, scalars = self._raw[number]
         return Event(
             number,
-            head[0],
+            call,
             plan.name,
             plan.base,
-            *head[1:],
+            *setting,
+            function_call,
+            function,
             [
                 Read(label, storage, made, leaf, counts, DTYPE_NAMES[dtype], tuple(shape), used)
                 for label, storage, made, leaf, counts, dtype, shape, used in reads

@@ -17,8 +17,8 @@ from workbench.replay.trace_bad import written_besides, written_in_place
 from workbench.replay.trace_collection import old_objects_set_aside
 from workbench.replay.trace_context import StepContext, hook_modules
 from workbench.replay.trace_events import KeptEvent
-from workbench.replay.trace_mode import quiet
 from workbench.replay.trace_plan import PLANS, OpPlan
+from workbench.replay.trace_quiet import quiet
 from workbench.step.stages import STAGES, Stage
 
 if TYPE_CHECKING:

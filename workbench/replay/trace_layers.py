@@ -15,15 +15,15 @@ from workbench.replay.trace_arguments import dtype_text
 from workbench.replay.trace_context import ModuleCall
 from workbench.replay.trace_events import LayerRow, Write
 from workbench.replay.trace_graph import SOURCE
-from workbench.replay.trace_mode import quiet
 from workbench.replay.trace_plan import floating
+from workbench.replay.trace_quiet import DisableTorchDispatch, quiet
 from workbench.step import gates
 from workbench.step.names import named_parameters
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from workbench.numerics.collected import Late
+    from workbench.numerics.collected import Collector, Late
     from workbench.numerics.stats import TensorStats
     from workbench.replay.trace_context import StepContext
     from workbench.replay.trace_graph import Graph, RawWrite
@@ -41,15 +41,22 @@ class Layers:
         context: Where the step is.
         log: Which event wrote what.
         graph: The events so far.
+        collector: Takes statistics, also of the ops.
         spread: Whether rows say how magnitudes are spread over exponents, their largest cost.
     """
 
     def __init__(
-        self, context: StepContext, log: StorageLog, graph: Graph, spread: bool = True
+        self,
+        context: StepContext,
+        log: StorageLog,
+        graph: Graph,
+        collector: Collector,
+        spread: bool = True,
     ) -> None:
         self.rows: list[LayerRow] = []
         self._spread = spread
         self._context, self._log, self._graph = context, log, graph
+        self._collector = collector
         self._before: dict[str, Tensor] | None = None
         self._last_key: tuple[object, ...] | None = None
         self._last_spread: Exponents | None = None
@@ -58,14 +65,14 @@ class Layers:
         """Add one tensor as it is now."""
         record = self._log.record(tensor)
         graph = self._graph
-        number = record.writes[-1][0] if record.writes else -1
+        number = record.last
         written = 0 <= number < len(graph)
         stats, first = _known(graph.written(number), record.number, tensor) if written else _UNKNOWN
         if stats is None:
-            with quiet():
-                stats = tensor_stats(tensor)
-                found = first_nonfinite(tensor) if stats.nonfinite else None
-            first = None if found is None else tuple(found)
+            with DisableTorchDispatch():  # to look at what has a history is an op
+                stats = self._collector.quick(tensor)
+            if stats is None:
+                stats, first = _looked_at(tensor)
         spread = self._spread_of(tensor, record) if self._spread else None
         place = self._context.place
         self.rows.append(
@@ -81,7 +88,7 @@ class Layers:
                 shape=tuple(tensor.shape),
                 taken=stats,
                 event=number,
-                source=graph.head(number)[SOURCE] if written else "",
+                source=graph.setting(number)[SOURCE] if written else "",
                 op=graph.op(number) if written else "",
                 graph=graph,
                 absmin=None if spread is None else spread.absmin,
@@ -93,8 +100,8 @@ class Layers:
     def _spread_of(self, tensor: Tensor, record: StorageRecord) -> Exponents | None:
         """The exponents, taken once of what several modules hand on as it is."""
         key = None
-        if record.writes and tensor.layout is torch.strided:
-            written = (record.number, record.writes[-1][0], len(record.writes))
+        if record.last >= 0 and tensor.layout is torch.strided:
+            written = (record.number, record.version)
             key = (*written, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
         if key is not None and key == self._last_key:
             return self._last_spread
@@ -146,6 +153,14 @@ def leading_tensors(output: object) -> list[tuple[str, Tensor]]:
         for key, value in items
         if isinstance(value, torch.Tensor) and floating(value)
     ][:8]
+
+
+def _looked_at(tensor: Tensor) -> tuple[TensorStats, tuple[int, ...] | None]:
+    """Statistics of any tensor, and the index of its first non-finite element."""
+    with quiet():
+        stats = tensor_stats(tensor)
+        found = first_nonfinite(tensor) if stats.nonfinite else None
+    return stats, None if found is None else tuple(found)
 
 
 Known = tuple["TensorStats | Late | None", tuple[int, ...] | None]

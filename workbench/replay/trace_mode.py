@@ -7,12 +7,13 @@ be worked out once (an op's plan, a position in the step, a source line) is.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from sys import _getframe
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch import Tensor
+from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from workbench.numerics.collected import Collector, Late
@@ -32,9 +33,10 @@ from workbench.replay.trace_bad import (
 )
 from workbench.replay.trace_context import StepContext
 from workbench.replay.trace_events import Write
-from workbench.replay.trace_graph import MODULE, STAGE, Graph, Head, RawRead, Scalars
+from workbench.replay.trace_graph import MODULE, STAGE, Graph, RawRead, Scalars, Setting
 from workbench.replay.trace_place import Places
-from workbench.replay.trace_plan import FLOATING, PLANS, OpPlan
+from workbench.replay.trace_plan import FLOATING, PLANS_AT, OpPlan, plan_at
+from workbench.replay.trace_quiet import AUTOCAST_KEYS, DisableTorchDispatch, ExcludeKeys
 from workbench.replay.trace_storage import (
     FINITE,
     StorageLog,
@@ -45,45 +47,17 @@ from workbench.replay.trace_storage import (
 from workbench.step.values import text_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from workbench.numerics.stats import TensorStats
 
-_AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | (
-    torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
-)
-
-_DisableTorchDispatch = torch._C._DisableTorchDispatch
-_ExcludeKeys = torch._C._ExcludeDispatchKeyGuard
 _NO_TENSOR: Final = frozenset(
     {type(None), bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
 
 
+_known_plan = PLANS_AT.get
+
 Given = list[tuple[str, Any]] | tuple[tuple[Any, ...], dict[str, Any]]
 """The arguments of an event, named or as the op got them."""
-
-
-class quiet(AbstractContextManager[None]):  # used like the functions of contextlib
-    """Run our own tensor arithmetic unseen: no modes, no autocast, no autograd."""
-
-    __slots__ = ("_guards",)
-
-    def __enter__(self) -> None:
-        """Put the guards up; a generator's frame would cost more than they do."""
-        self._guards = guards = (
-            unnumbered(),
-            _DisableTorchDispatch(),
-            _ExcludeKeys(_AUTOCAST_KEYS),
-            torch.no_grad(),
-        )
-        for guard in guards:
-            guard.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        """Take them down in reverse order."""
-        for guard in reversed(self._guards):
-            guard.__exit__(None, None, None)
 
 
 class TraceMode(TorchDispatchMode):
@@ -108,8 +82,11 @@ class TraceMode(TorchDispatchMode):
         self.log = log
         self.events = Graph()
         self._looks = looks
-        self._places = Places(context, calls, self.events)
-        self._collector = Collector()
+        self._places = Places(context, self.events)
+        self._numbering = calls
+        self._calls = 0
+        self._known = log.by_address.get
+        self.collector = Collector()
         self._unseen: list[str] = []
 
     @classmethod
@@ -120,7 +97,7 @@ class TraceMode(TorchDispatchMode):
 
     def finish(self) -> None:
         """Work out the statistics that wait, and let go of the step's frames."""
-        self._collector.settle()
+        self.collector.settle()
         self._places.release()
 
     # -- dispatch -----------------------------------------------------------------------------
@@ -133,14 +110,16 @@ class TraceMode(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         del types
-        plan = PLANS[func]
+        plan = _known_plan(id(func)) or plan_at(func)
         if plan.ignored:
             return func(*args, **(kwargs or {}))
         with unnumbered():  # within backward the numbering mode is on in here
-            head = self._places.head(sys._getframe(1))
+            setting = self._places.setting(_getframe(1))
+            call = self._calls
+            self._calls = call + 1
             if plan.elementwise_lists:
-                return self._record_list(func, plan, args, kwargs or {}, head)
-            return self._record_one(func, plan, args, kwargs or {}, head)
+                return self._record_list(func, plan, args, kwargs or {}, setting, call)
+            return self._record_one(func, plan, args, kwargs or {}, setting, call)
 
     def _record_one(
         self,
@@ -148,28 +127,63 @@ class TraceMode(TorchDispatchMode):
         plan: OpPlan,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        head: Head,
+        setting: Setting,
+        call: int,
     ) -> Any:
         """Record an op that is one event."""
         events = self.events
-        number = len(events)
         looks = self._looks
-        looked = looks is None or looks(head[MODULE], head[STAGE])
+        looked = looks is None or looks(setting[MODULE], setting[STAGE])
         reads, scalars = self._reads(plan, args, kwargs, looked)
-        events.add(plan, head, reads, [], scalars)
-        if self._unseen:
-            self._note_unseen(number)
-        try:
-            out = func(*args, **kwargs)
-        except Exception as error:
-            events[number].error = f"{type(error).__name__}: {text_of(error)}"
-            raise
+        numbering = self._numbering
+        current, name = numbering.current, numbering.name
+        if plan.gives_new and looked and not self._unseen:
+            # as nearly always: an op that only makes a new tensor, all of it finite
+            number = len(events)
+            try:
+                out = plan.run(*args, **kwargs)
+            except Exception as error:
+                events.add((plan, setting, call, current, name, reads, [], scalars))
+                events[number].error = f"{type(error).__name__}: {text_of(error)}"
+                raise
+            if type(out) is Tensor:
+                dtype = out.dtype
+                stats = self.collector.fresh(out, dtype)
+                if stats is not None:
+                    storage = self.log.wrote(out, number, True).number
+                    write = ("out0", storage, stats, dtype, out.shape)
+                    events.add((plan, setting, call, current, name, reads, (write,), scalars))
+                    return out
+            events.add((plan, setting, call, current, name, reads, [], scalars))
+        else:
+            number = len(events)
+            writes: Any = () if plan.view else []
+            events.add((plan, setting, call, current, name, reads, writes, scalars))
+            if self._unseen:
+                self._note_unseen(number)
+            try:
+                out = plan.run(*args, **kwargs)
+            except Exception as error:
+                events[number].error = f"{type(error).__name__}: {text_of(error)}"
+                raise
+        if not plan.view:
+            self._note_one(plan, number, args, kwargs, out, looked)
+        return out
+
+    def _note_one(
+        self,
+        plan: OpPlan,
+        number: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        out: Any,
+        looked: bool,
+    ) -> None:
+        """Note what an op that is one event wrote."""
         if plan.gives_new and type(out) in PLAIN:
             self._write(number, plan, (args, kwargs), "out0", out, looked)
-        elif not plan.view:
-            part = arguments(plan, args, kwargs)
-            self._note_results(plan, number, [part], out, looked)
-        return out
+        else:
+            self._note_results(plan, number, [arguments(plan, args, kwargs)], out, looked)
 
     def _record_list(
         self,
@@ -177,16 +191,19 @@ class TraceMode(TorchDispatchMode):
         plan: OpPlan,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        head: Head,
+        setting: Setting,
+        call: int,
     ) -> Any:
         """Record a list op: one event for each element."""
         parts = list_elements(plan, arguments(plan, args, kwargs))
         first = len(self.events)
         looks = self._looks
-        looked = looks is None or looks(head[MODULE], head[STAGE])
+        looked = looks is None or looks(setting[MODULE], setting[STAGE])
+        numbering = self._numbering
+        current, name = numbering.current, numbering.name
         for number, part in enumerate(parts, first):
             reads, scalars = self._reads(plan, (), dict(part), looked)
-            self.events.add(plan, head, reads, [], scalars)
+            self.events.add((plan, setting, call, current, name, reads, [], scalars))
             if self._unseen:
                 self._note_unseen(number)
         try:
@@ -207,28 +224,32 @@ class TraceMode(TorchDispatchMode):
         reads: list[RawRead] = []
         scalars: list[tuple[str, float]] = []
         given = len(args)
-        known = self.log.by_address.get
+        known = self._known
         for position, name, used in plan.looked_at:
             if position >= given:
                 break
             value = args[position]
-            if type(value) not in PLAIN:
-                if type(value) not in _NO_TENSOR:
+            kind = type(value)
+            if kind is not Tensor and kind is not Parameter:
+                if kind not in _NO_TENSOR:
                     self._read_other(name, value, used, looked, reads, scalars)
                 continue
             try:
                 record = known(value.untyped_storage()._cdata)
             except (NotImplementedError, RuntimeError):
                 record = None
-            if record is not None and record.clean and record.sole:  # as nearly always
-                reads.append(
-                    (
-                        name, record.number, record.sole, None, FINITE,
-                        value.dtype, value.shape, used and looked,
-                    )
-                )  # fmt: skip
-            else:
-                reads.append(self._read(name, value, used, looked))
+            if record is not None and record.clean:  # as nearly always
+                made = record.sole
+                leaf = None if made or not looked else record.leaf
+                if made or (leaf is not None and made is not None):
+                    reads.append(
+                        (
+                            name, record.number, made, leaf, FINITE,
+                            value.dtype, value.shape, used and looked,
+                        )
+                    )  # fmt: skip
+                    continue
+            reads.append(self._read(name, value, used, looked))
         for name, value in kwargs.items():
             if type(value) not in _NO_TENSOR:
                 used = plan.by_name.get(name, not plan.view)
@@ -276,11 +297,11 @@ class TraceMode(TorchDispatchMode):
         self._unseen.clear()
 
     def _counts(self, record: StorageRecord, tensor: Tensor) -> Triple:
-        with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS):
+        with DisableTorchDispatch(), ExcludeKeys(AUTOCAST_KEYS):
             return self.log.counts(record, tensor)
 
     def _changed_unseen(self, record: StorageRecord, tensor: Tensor) -> bool:
-        with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS):
+        with DisableTorchDispatch(), ExcludeKeys(AUTOCAST_KEYS):
             return self.log.changed_unseen(record, tensor)
 
     # -- writes -------------------------------------------------------------------------------
@@ -310,7 +331,7 @@ class TraceMode(TorchDispatchMode):
 
     def _created(self, number: int, tensor: Tensor) -> None:
         record = self.log.record(tensor)
-        with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS):
+        with DisableTorchDispatch(), ExcludeKeys(AUTOCAST_KEYS):
             self.log.created_undefined(record, number, tensor)
         self.events.wrote(number, ("out0", record.number, None, tensor.dtype, tensor.shape))
 
@@ -322,10 +343,10 @@ class TraceMode(TorchDispatchMode):
         stats: TensorStats | Late | None = None
         if looked and not finite:
             finite = True
-            stats = self._collector.quick(tensor)
+            stats = self.collector.quick(tensor)
             if stats is None and not tensor.is_meta:
-                with _DisableTorchDispatch(), _ExcludeKeys(_AUTOCAST_KEYS):
-                    stats = self._collector.take(tensor)
+                with DisableTorchDispatch(), ExcludeKeys(AUTOCAST_KEYS):
+                    stats = self.collector.take(tensor)
                     if not isinstance(stats, Late) and stats.nonfinite:
                         self._bad_write(number, plan, given, slot, tensor, stats)
                         return

@@ -7,6 +7,7 @@ uninitialised memory, and whether a list argument is worked on element by elemen
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +24,9 @@ UNINITIALISED = frozenset(
     "empty_quantized _efficientzerotensor".split()
 ) - {"_efficientzerotensor"}
 """Ops whose output holds whatever the memory held before."""
+
+NOT_NEW = UNINITIALISED | {"_lazy_clone"}
+"""Ops whose output has no content of its own yet: undefined, or shared until someone writes."""
 
 CONSTANT_FILLS = frozenset(
     "fill fill_ full full_like new_full masked_fill masked_fill_ index_fill index_fill_ "
@@ -56,6 +60,7 @@ class OpPlan:
             tensors or numbers.
         by_name: The last two of these by name.
         gives_new: Whether all it does is to return what did not exist before.
+        run: What runs the op.
     """
 
     name: str
@@ -73,6 +78,7 @@ class OpPlan:
     looked_at: tuple[tuple[int, str, bool], ...]
     by_name: dict[str, bool]
     gives_new: bool
+    run: Callable[..., Any]
 
 
 _STATISTICS: Final = frozenset({"running_mean", "running_var"})
@@ -98,6 +104,16 @@ class _Plans(dict[Any, OpPlan]):
 
 
 PLANS: Final = _Plans()
+
+
+PLANS_AT: Final[dict[int, OpPlan]] = {}
+"""The same by the identity of the op, whose hash is a function in Python."""
+
+
+def plan_at(func: Any) -> OpPlan:
+    """Make an op's plan known by its identity; ``PLANS`` keeps the op."""
+    plan = PLANS_AT[id(func)] = PLANS[func]
+    return plan
 
 
 def plan_of(func: Any) -> OpPlan:
@@ -142,7 +158,8 @@ def _make_plan(func: Any) -> OpPlan:
         ignored=str(func).startswith(("profiler.", "prim.device")),
         looked_at=looked_at,
         by_name={name: used for _, name, used in looked_at},
-        gives_new=not (view or written or collective or elementwise_lists or rest in UNINITIALISED),
+        gives_new=not (view or written or collective or elementwise_lists or rest in NOT_NEW),
+        run=getattr(func, "_op", func),  # past ``OpOverload.__call__``, which only hands on
     )
 
 

@@ -64,17 +64,23 @@ class StorageRecord:
 
     Attributes:
         leaf: ``(kind, name)`` when it existed before the trace began, else None.
-        writes: ``(event, region)`` of every recorded write, oldest first.
+        last: Event that wrote to it last, or -1.
+        version: How often it was written.
+        parts: ``(event, region)`` of every write, oldest first, since all of it was written or
+            made; None where only one was.
         clean: Whether all of it is known to be finite.
         uninitialised: Event that created it without defining its content, or None.
         fingerprint: Digest-like sum of undefined content, to notice writes from outside.
         sole: The events that any part of it comes from, where that is the same for all parts: none
             before the first write, one after a write of all of it; else None.
-        counted: Non-finite counts already taken, by geometry and number of writes.
+        counted: Non-finite counts already taken, by geometry and version.
     """
 
     # Defaults of the class: one is made for nearly every op, and most of this is never set.
     leaf: tuple[str, str] | None = None
+    last = -1
+    version = 0
+    parts: list[tuple[int, Region]] | None = None
     clean = False
     uninitialised: int | None = None
     fingerprint: int | None = None
@@ -83,7 +89,6 @@ class StorageRecord:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.writes: list[tuple[int, Region]] = []
 
 
 def region_of(tensor: Tensor) -> Region:
@@ -160,7 +165,7 @@ class StorageLog:
         if record.sole is not None:
             return record.sole, not record.sole
         found: list[int] = []
-        for event, written in reversed(record.writes[-MAX_WRITES_SEARCHED:]):
+        for event, written in reversed((record.parts or [])[-MAX_WRITES_SEARCHED:]):
             if written.overlaps(region) or (written.start == region.start):
                 if event not in found:
                     found.append(event)
@@ -174,7 +179,7 @@ class StorageLog:
         """Count the non-finite elements a tensor holds now; free where all is known finite."""
         if record.clean or not floating(tensor) or tensor.numel() == 0:
             return FINITE
-        key = (_geometry(tensor), len(record.writes))
+        key = (_geometry(tensor), record.version)
         counted = record.counted
         if counted is None:
             counted = record.counted = {}
@@ -192,24 +197,31 @@ class StorageLog:
         except (NotImplementedError, RuntimeError):
             record, whole = self.record(tensor), True
         else:
-            record = self.by_address.get(storage._cdata) or self._first_seen(storage)
+            found = self.by_address.get(storage._cdata)
+            record = self._first_seen(storage) if found is None else found
             whole = tensor.numel() * tensor.itemsize >= storage.nbytes() or (
                 tensor.layout is not torch.strided
             )
         if whole:
-            record.uninitialised = None
-            record.writes = [(event, WHOLE)]
+            if record.version:
+                record.parts = record.uninitialised = None
             record.sole = (event,)
             record.clean = finite
         else:
-            record.writes.append((event, region_of(tensor)))
+            if record.parts is None:
+                whole_by = record.sole if record.uninitialised is None else None
+                record.parts = [(one, WHOLE) for one in whole_by or ()]
+            record.parts.append((event, region_of(tensor)))
             record.sole = None
             record.clean = finite and record.clean
+        record.last = event
+        record.version += 1
         return record
 
     def created_undefined(self, record: StorageRecord, event: int, tensor: Tensor) -> None:
         """Note that an event made memory without defining its content."""
-        record.writes.clear()
+        record.last, record.parts = -1, None
+        record.version += 1
         record.uninitialised = event
         record.sole = (event,)
         record.clean = not floating(tensor)

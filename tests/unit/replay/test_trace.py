@@ -55,6 +55,22 @@ def events_of(trace: object, base: str) -> list[Event]:
     return [event for event in trace.graph if event.base == base]  # type: ignore[attr-defined]
 
 
+class Rewritten(nn.Linear):
+    """Reads a tensor, writes all of it again, and reads it once more."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        first = y + 0
+        y.copy_(torch.tensor([math.nan, math.nan, 1.0]))
+        return super().forward(first + (y + 0))
+
+
+def test_what_is_read_is_counted_anew_once_all_of_it_was_written_again() -> None:
+    trace = trace_of(Rewritten(3, 1), torch.tensor([math.inf, 1.0, 1.0]))
+    reads = [event.reads[0].counts for event in events_of(trace, "add")[:2]]
+    assert reads == [(0, 1, 0), (2, 0, 0)]
+
+
 def test_private_names_of_torch_are_there() -> None:
     assert callable(torch._C._current_autograd_node)
     assert callable(torch._C._current_graph_task_id)

@@ -30,7 +30,7 @@ def test_a_finite_step_makes_no_event_until_one_is_asked_for() -> None:
 def test_what_is_written_after_the_first_look_is_there() -> None:
     graph = Graph()
     plan = plan_of(torch.ops.aten.exp.default)
-    head = (0, "forward", "main", 0, "module", "", False, "", None, -1, None, False, False, -1, "")
+    setting = ("forward", "main", 0, "module", "", False, "", None, -1, None, False, False)
     read = (
         "self",
         7,
@@ -41,7 +41,7 @@ def test_what_is_written_after_the_first_look_is_there() -> None:
         torch.Size([2]),
         True,
     )
-    graph.add(plan, head, [read], [], (("n", 2.0),))
+    graph.add((plan, setting, 0, -1, "", [read], [], (("n", 2.0),)))
     event = graph[0]
     stats = tensor_stats(torch.tensor([torch.inf, 1.0]))
     graph.wrote(0, ("out0", 8, stats, torch.float32, torch.Size([2])))
