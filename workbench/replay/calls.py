@@ -28,16 +28,14 @@ class CallMode(TorchFunctionMode):
         changes: Asked in order for each call; the first that answers decides.
 
     Attributes:
-        current: Number of the running call, -1 outside of any.
-        name: Name of the running call's function.
+        running: Number of the running call and name of its function; -1 outside of any.
         count: Calls so far.
     """
 
     def __init__(self, changes: Iterable[Change] = ()) -> None:
         super().__init__()
         self.changes = list(changes)
-        self.current = -1
-        self.name = ""
+        self.running = (-1, "")
         self.count = 0
 
     def __torch_function__(
@@ -49,19 +47,19 @@ class CallMode(TorchFunctionMode):
     ) -> Any:
         """Number the call and run it, or what a change puts in its place."""
         del types
-        outer, outer_name = self.current, self.name
-        self.current, self.name = self.count, str(getattr(func, "__name__", func))
-        self.count += 1
+        outer, number = self.running, self.count
+        self.running = (number, str(getattr(func, "__name__", func)))
+        self.count = number + 1
         try:
             for change in self.changes:
-                result = change(self.current, func, args, kwargs or {})
+                result = change(number, func, args, kwargs or {})
                 if result is not NotImplemented:
                     return result
             if func is torch.Tensor.backward and _plain(args, kwargs or {}):
                 return self._backward(args[0], kwargs or {})
             return func(*args, **(kwargs or {}))
         finally:
-            self.current, self.name = outer, outer_name
+            self.running = outer
 
     def _backward(self, loss: torch.Tensor, options: Mapping[str, Any]) -> None:
         """Run backward with this mode on: hooks and custom backward functions are calls too.

@@ -32,10 +32,12 @@ MODULE: Final = 4
 IN_LOSS: Final = 5
 SOURCE: Final = 6
 
-RawRead = tuple[
-    str, int, tuple[int, ...], tuple[str, str] | None, "Triple", "torch.dtype", Sequence[int], bool
-]
-"""What ``Read`` is made from, in its order."""
+Held = tuple[int, tuple[int, ...], tuple[str, str] | None, "Triple"]
+"""What a storage holds at some time: its number, and ``producers``, ``leaf`` and ``counts`` of who
+reads it."""
+
+RawRead = tuple[str, Held, "torch.dtype", Sequence[int], bool]
+"""``argument``, what was read, ``dtype``, ``shape`` and ``used`` of a ``Read``."""
 
 RawWrite = tuple[str, int, "TensorStats | Late | None", "torch.dtype", Sequence[int]]
 """What ``Write`` is made from, in its order."""
@@ -43,10 +45,16 @@ RawWrite = tuple[str, int, "TensorStats | Late | None", "torch.dtype", Sequence[
 Scalars = tuple[tuple[str, float], ...]
 
 RawEvent = tuple[
-    "OpPlan", Setting, int, int, str, Sequence[RawRead], Sequence["RawWrite | Write"], Scalars
+    "OpPlan",
+    Setting,
+    int,
+    tuple[int, str],
+    Sequence[RawRead],
+    Sequence["RawWrite | Write"],
+    Scalars,
 ]
-"""An event's op, setting, ``call``, ``function_call``, ``function``, reads, writes and scalars. The
-writes are a list where more of them may follow."""
+"""An event's op, setting, ``call``, ``function_call`` and ``function``, reads, writes and scalars.
+The writes are a list where more of them may follow."""
 
 
 class Graph(Sequence[Event]):
@@ -98,7 +106,7 @@ class Graph(Sequence[Event]):
 
     def wrote(self, number: int, write: RawWrite | Write) -> None:
         """Note what an event wrote that was added with a list of writes."""
-        writes = self._raw[number][6]
+        writes = self._raw[number][5]
         if isinstance(writes, list):
             writes.append(write)
         event = self._events.get(number)
@@ -107,7 +115,7 @@ class Graph(Sequence[Event]):
 
     def written(self, number: int) -> Sequence[RawWrite | Write]:
         """What an event wrote, as it was noted."""
-        return self._raw[number][6]
+        return self._raw[number][5]
 
     def _event(self, number: int) -> Event:
         event = self._events.get(number)
@@ -116,18 +124,17 @@ class Graph(Sequence[Event]):
         return event
 
     def _made(self, number: int) -> Event:
-        plan, setting, call, function_call, function, reads, writes, scalars = self._raw[number]
+        plan, setting, call, function, reads, writes, scalars = self._raw[number]
         return Event(
             number,
             call,
             plan.name,
             plan.base,
             *setting,
-            function_call,
-            function,
+            *function,
             [
-                Read(label, storage, made, leaf, counts, DTYPE_NAMES[dtype], tuple(shape), used)
-                for label, storage, made, leaf, counts, dtype, shape, used in reads
+                Read(label, *held, DTYPE_NAMES[dtype], tuple(shape), used)
+                for label, held, dtype, shape, used in reads
             ],
             [_write(write) for write in writes],
             scalars,

@@ -113,59 +113,60 @@ class TraceMode(TorchDispatchMode):
         plan = _known_plan(id(func)) or plan_at(func)
         if plan.ignored:
             return func(*args, **(kwargs or {}))
+        if kwargs is None:
+            kwargs = {}
         with unnumbered():  # within backward the numbering mode is on in here
             setting = self._places.setting(_getframe(1))
             call = self._calls
             self._calls = call + 1
-            if plan.elementwise_lists:
-                return self._record_list(func, plan, args, kwargs or {}, setting, call)
-            return self._record_one(func, plan, args, kwargs or {}, setting, call)
+            function = self._numbering.running
+            looks = self._looks
+            looked = looks is None or looks(setting[MODULE], setting[STAGE])
+            if not plan.gives_new:
+                record = self._record_list if plan.elementwise_lists else self._record_one
+                return record(plan, args, kwargs, looked, (setting, call, function))
+            reads, scalars = self._reads(plan, args, kwargs, looked)
+            events = self.events
+            number = len(events)
+            try:
+                out = plan.run(*args, **kwargs)
+            except Exception as error:
+                events.add((plan, setting, call, function, reads, [], scalars))
+                events[number].error = f"{type(error).__name__}: {text_of(error)}"
+                raise
+            if looked and type(out) is Tensor:
+                dtype = out.dtype
+                stats = self.collector.fresh(out, dtype)
+                if stats is not None and not self._unseen:  # as nearly always
+                    write = ("out0", self.log.made(out, number), stats, dtype, out.shape)
+                    events.add((plan, setting, call, function, reads, (write,), scalars))
+                    return out
+            events.add((plan, setting, call, function, reads, [], scalars))
+            if self._unseen:
+                self._note_unseen(number)
+            self._note_one(plan, number, args, kwargs, out, looked)
+            return out
 
     def _record_one(
         self,
-        func: Any,
         plan: OpPlan,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        setting: Setting,
-        call: int,
+        looked: bool,
+        about: tuple[Setting, int, tuple[int, str]],
     ) -> Any:
-        """Record an op that is one event."""
-        events = self.events
-        looks = self._looks
-        looked = looks is None or looks(setting[MODULE], setting[STAGE])
+        """Record an op that is one event and does not only make something new."""
         reads, scalars = self._reads(plan, args, kwargs, looked)
-        numbering = self._numbering
-        current, name = numbering.current, numbering.name
-        if plan.gives_new and looked and not self._unseen:
-            # as nearly always: an op that only makes a new tensor, all of it finite
-            number = len(events)
-            try:
-                out = plan.run(*args, **kwargs)
-            except Exception as error:
-                events.add((plan, setting, call, current, name, reads, [], scalars))
-                events[number].error = f"{type(error).__name__}: {text_of(error)}"
-                raise
-            if type(out) is Tensor:
-                dtype = out.dtype
-                stats = self.collector.fresh(out, dtype)
-                if stats is not None:
-                    storage = self.log.wrote(out, number, True).number
-                    write = ("out0", storage, stats, dtype, out.shape)
-                    events.add((plan, setting, call, current, name, reads, (write,), scalars))
-                    return out
-            events.add((plan, setting, call, current, name, reads, [], scalars))
-        else:
-            number = len(events)
-            writes: Any = () if plan.view else []
-            events.add((plan, setting, call, current, name, reads, writes, scalars))
-            if self._unseen:
-                self._note_unseen(number)
-            try:
-                out = plan.run(*args, **kwargs)
-            except Exception as error:
-                events[number].error = f"{type(error).__name__}: {text_of(error)}"
-                raise
+        events = self.events
+        number = len(events)
+        events.add((plan, *about, reads, () if plan.view else [], scalars))
+        if self._unseen:
+            self._note_unseen(number)
+        try:
+            out = plan.run(*args, **kwargs)
+        except Exception as error:
+            events[number].error = f"{type(error).__name__}: {text_of(error)}"
+            raise
         if not plan.view:
             self._note_one(plan, number, args, kwargs, out, looked)
         return out
@@ -187,27 +188,22 @@ class TraceMode(TorchDispatchMode):
 
     def _record_list(
         self,
-        func: Any,
         plan: OpPlan,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        setting: Setting,
-        call: int,
+        looked: bool,
+        about: tuple[Setting, int, tuple[int, str]],
     ) -> Any:
         """Record a list op: one event for each element."""
         parts = list_elements(plan, arguments(plan, args, kwargs))
         first = len(self.events)
-        looks = self._looks
-        looked = looks is None or looks(setting[MODULE], setting[STAGE])
-        numbering = self._numbering
-        current, name = numbering.current, numbering.name
         for number, part in enumerate(parts, first):
             reads, scalars = self._reads(plan, (), dict(part), looked)
-            self.events.add((plan, setting, call, current, name, reads, [], scalars))
+            self.events.add((plan, *about, reads, [], scalars))
             if self._unseen:
                 self._note_unseen(number)
         try:
-            out = func(*args, **kwargs)
+            out = plan.run(*args, **kwargs)
         except Exception as error:
             self.events[first].error = f"{type(error).__name__}: {text_of(error)}"
             raise
@@ -223,31 +219,21 @@ class TraceMode(TorchDispatchMode):
         """What an op is about to read: tensors, and single numbers."""
         reads: list[RawRead] = []
         scalars: list[tuple[str, float]] = []
-        given = len(args)
         known = self._known
-        for position, name, used in plan.looked_at:
-            if position >= given:
-                break
-            value = args[position]
+        for (name, used), value in zip(plan.by_position, args, strict=False):
             kind = type(value)
             if kind is not Tensor and kind is not Parameter:
-                if kind not in _NO_TENSOR:
+                if name and kind not in _NO_TENSOR:
                     self._read_other(name, value, used, looked, reads, scalars)
                 continue
             try:
                 record = known(value.untyped_storage()._cdata)
             except (NotImplementedError, RuntimeError):
                 record = None
-            if record is not None and record.clean:  # as nearly always
-                made = record.sole
-                leaf = None if made or not looked else record.leaf
-                if made or (leaf is not None and made is not None):
-                    reads.append(
-                        (
-                            name, record.number, made, leaf, FINITE,
-                            value.dtype, value.shape, used and looked,
-                        )
-                    )  # fmt: skip
+            if record is not None and looked:
+                held = record.held
+                if held is not None:  # as nearly always
+                    reads.append((name, held, value.dtype, value.shape, used))
                     continue
             reads.append(self._read(name, value, used, looked))
         for name, value in kwargs.items():
@@ -280,7 +266,7 @@ class TraceMode(TorchDispatchMode):
             remains = not producers
         dtype = tensor.dtype
         if not looked:
-            return label, record.number, producers, None, FINITE, dtype, tensor.shape, False
+            return label, (record.number, producers, None, FINITE), dtype, tensor.shape, False
         leaf = None
         if remains:
             leaf = record.leaf or ("captured_tensor", f"tensor seen at {self._places.source()}")
@@ -290,7 +276,7 @@ class TraceMode(TorchDispatchMode):
             undefined = counts != FINITE and record.uninitialised in producers
             if undefined and self._changed_unseen(record, tensor):
                 self._unseen.append(label)
-        return label, record.number, producers, leaf, counts, dtype, tensor.shape, used
+        return label, (record.number, producers, leaf, counts), dtype, tensor.shape, used
 
     def _note_unseen(self, number: int) -> None:
         self.events[number].unseen = tuple(self._unseen)

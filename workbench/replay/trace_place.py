@@ -38,7 +38,9 @@ class Places:
         self._sources = SourceFinder()
         # the last setting of forward and of backward, and what it was made from
         self._ahead: tuple[Place | None, str, bool, Setting | None] = (None, "", False, None)
-        self._back: tuple[int, str, Place | None, str, Setting | None] = (-1, "", None, "", None)
+        self._back: tuple[int, int, str, Place | None, str, Setting | None] = (
+            -1, -1, "", None, "", None,
+        )  # fmt: skip
 
     def source(self) -> str:
         """The user's line that the caller's caller comes from."""
@@ -75,24 +77,25 @@ class Places:
         self, node: Any, place: Place, source: str, in_loss: bool, in_engine: bool
     ) -> Setting:
         grad_mode = _is_grad_enabled()
+        task, sequence, full = _current_task(), node._sequence_nr(), node.name()
+        if in_engine and not grad_mode:
+            last_task, number, name, last_place, last_source, last = self._back
+            if (
+                number == sequence
+                and last_task == task
+                and last is not None
+                and last_place is place
+                and last_source is source
+                and name == full
+            ):
+                return last
         # checkpointed forward is repeated with gradients on in a backward that began without
-        began_with = self._tasks.setdefault(_current_task(), grad_mode)
-        sequence, full = node._sequence_nr(), node.name()
+        began_with = self._tasks.setdefault(task, grad_mode)
         if grad_mode and not began_with:
             return self._recomputed(sequence, place, source, in_loss)
         owner = self._owner(sequence)
         if grad_mode:  # create_graph: this op makes nodes of its own
             self._owners.setdefault(_sequence_number() - 1, len(self._graph))
-        if in_engine:
-            number, name, last_place, last_source, found = self._back
-            if (
-                found is not None
-                and number == sequence
-                and name == full
-                and last_place is place
-                and last_source is source
-            ):
-                return found
         stage, phase, micro_step, where, module, is_loss = place
         in_loss = is_loss or in_loss
         own = source
@@ -105,8 +108,8 @@ class Places:
             stage, phase, micro_step, where, module, in_loss, own,
             self._short(full), sequence, owner, False, not in_engine,
         )  # fmt: skip
-        if in_engine and owner is not None:
-            self._back = (sequence, full, place, source, found)
+        if in_engine and owner is not None and not grad_mode:
+            self._back = (task, sequence, full, place, source, found)
         return found
 
     def _recomputed(self, sequence: int, place: Place, source: str, in_loss: bool) -> Setting:

@@ -59,6 +59,7 @@ class OpPlan:
         looked_at: Position, name and whether the content is looked at, of the arguments that can be
             tensors or numbers.
         by_name: The last two of these by name.
+        by_position: The same of every argument; the name of one that is no such is empty.
         gives_new: Whether all it does is to return what did not exist before.
         run: What runs the op.
     """
@@ -77,6 +78,7 @@ class OpPlan:
     ignored: bool
     looked_at: tuple[tuple[int, str, bool], ...]
     by_name: dict[str, bool]
+    by_position: tuple[tuple[str, bool], ...]
     gives_new: bool
     run: Callable[..., Any]
 
@@ -143,6 +145,7 @@ def _make_plan(func: Any) -> OpPlan:
         for position, a in enumerate(schema.arguments)
         if not _NEITHER.match(str(a.type))
     )
+    at = {position: (name, used) for position, name, used in looked_at}
     return OpPlan(
         name=str(func),
         base=rest,
@@ -158,6 +161,7 @@ def _make_plan(func: Any) -> OpPlan:
         ignored=str(func).startswith(("profiler.", "prim.device")),
         looked_at=looked_at,
         by_name={name: used for _, name, used in looked_at},
+        by_position=tuple(at.get(n, ("", False)) for n in range(len(schema.arguments))),
         gives_new=not (view or written or collective or elementwise_lists or rest in NOT_NEW),
         run=getattr(func, "_op", func),  # past ``OpOverload.__call__``, which only hands on
     )

@@ -20,6 +20,8 @@ from workbench.replay.trace_plan import floating
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from workbench.replay.trace_graph import Held
+
 Triple = tuple[int, int, int]
 """Numbers of NaN, +Inf and -Inf."""
 
@@ -69,6 +71,7 @@ class StorageRecord:
         parts: ``(event, region)`` of every write, oldest first, since all of it was written or
             made; None where only one was.
         clean: Whether all of it is known to be finite.
+        held: What whoever reads any of it reads, where that is known: all of it is finite.
         uninitialised: Event that created it without defining its content, or None.
         fingerprint: Digest-like sum of undefined content, to notice writes from outside.
         sole: The events that any part of it comes from, where that is the same for all parts: none
@@ -82,6 +85,7 @@ class StorageRecord:
     version = 0
     parts: list[tuple[int, Region]] | None = None
     clean = False
+    held: Held | None = None
     uninitialised: int | None = None
     fingerprint: int | None = None
     counted: dict[tuple[object, ...], Triple] | None = None
@@ -188,6 +192,9 @@ class StorageLog:
             known = counted[key] = exact_counts(tensor)
             if known == FINITE and _spans_storage(tensor):
                 record.clean = True
+                sole, leaf = record.sole, record.leaf
+                if sole or (leaf is not None and sole is not None):
+                    record.held = (record.number, sole, None if sole else leaf, FINITE)
         return known
 
     def wrote(self, tensor: Tensor, event: int, finite: bool) -> StorageRecord:
@@ -205,26 +212,42 @@ class StorageLog:
         if whole:
             if record.version:
                 record.parts = record.uninitialised = None
-            record.sole = (event,)
+            record.sole = sole = (event,)
             record.clean = finite
+            record.held = (record.number, sole, None, FINITE) if finite else None
         else:
             if record.parts is None:
                 whole_by = record.sole if record.uninitialised is None else None
                 record.parts = [(one, WHOLE) for one in whole_by or ()]
             record.parts.append((event, region_of(tensor)))
-            record.sole = None
+            record.sole = record.held = None
             record.clean = finite and record.clean
         record.last = event
         record.version += 1
         return record
+
+    def made(self, tensor: Tensor, event: int) -> int:
+        """Note that an event made a strided tensor, all of it finite; its storage's number."""
+        storage = tensor.untyped_storage()
+        records, address = self.by_address, storage._cdata
+        if address in records or self._memory or tensor.nbytes < storage.nbytes():
+            return self.wrote(tensor, event, True).number
+        number = len(records)
+        records[address] = record = StorageRecord(number)
+        self._references.append(storage._weak_ref())
+        record.sole = sole = (event,)
+        record.held = (number, sole, None, FINITE)
+        record.last, record.version, record.clean = event, 1, True
+        return number
 
     def created_undefined(self, record: StorageRecord, event: int, tensor: Tensor) -> None:
         """Note that an event made memory without defining its content."""
         record.last, record.parts = -1, None
         record.version += 1
         record.uninitialised = event
-        record.sole = (event,)
-        record.clean = not floating(tensor)
+        record.sole = sole = (event,)
+        record.clean = clean = not floating(tensor)
+        record.held = (record.number, sole, None, FINITE) if clean else None
         record.fingerprint = _fingerprint(tensor)
 
     def changed_unseen(self, record: StorageRecord, tensor: Tensor) -> bool:

@@ -33,15 +33,12 @@ def test_what_is_written_after_the_first_look_is_there() -> None:
     setting = ("forward", "main", 0, "module", "", False, "", None, -1, None, False, False)
     read = (
         "self",
-        7,
-        (),
-        ("captured_tensor", "x"),
-        (0, 0, 0),
+        (7, (), ("captured_tensor", "x"), (0, 0, 0)),
         torch.float16,
         torch.Size([2]),
         True,
     )
-    graph.add((plan, setting, 0, -1, "", [read], [], (("n", 2.0),)))
+    graph.add((plan, setting, 0, (-1, ""), [read], [], (("n", 2.0),)))
     event = graph[0]
     stats = tensor_stats(torch.tensor([torch.inf, 1.0]))
     graph.wrote(0, ("out0", 8, stats, torch.float32, torch.Size([2])))
