@@ -163,7 +163,10 @@ class Collector:
             if type(t) not in PLAIN:
                 return None
             t = t.data
-        array = t.numpy().ravel("K")
+        try:
+            array = t.numpy().ravel("K")
+        except RuntimeError:  # what a functorch transform wraps has no memory of its own
+            return None
         return self._added(dtype, array) if size <= SMALL else finite_stats(array, dtype)
 
     def fresh(self, t: Tensor, dtype: torch.dtype) -> TensorStats | Late | None:

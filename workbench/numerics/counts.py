@@ -110,7 +110,10 @@ def _squares(values: Tensor) -> float | None:
     """Sum of squares of a few float32 values, which costs half of what a sum by torch does."""
     if values.is_neg() or is_snapshot(values):
         return None
-    array = as_array(values).ravel("K")
+    try:
+        array = as_array(values).ravel("K")
+    except RuntimeError:  # what a functorch transform wraps has no memory of its own
+        return None
     return float(dot(array, array))
 
 
