@@ -159,6 +159,8 @@ class _Scratch(threading.local):
 
     def __init__(self) -> None:
         self.floats = torch.empty(CHUNK, dtype=torch.float32)
+        self.places: Array = np.empty(CHUNK, dtype=np.int32)
+        self.narrow = torch.empty(CHUNK, dtype=torch.uint8)
         self.mask: Array = np.empty(CHUNK, dtype=np.bool_)
         self.sizes: dict[np.dtype[Any], Array] = {
             np.dtype(np.float32): np.empty(CHUNK, dtype=np.float32),

@@ -30,6 +30,7 @@ _LAYOUT: Final = {
     torch.float64: (torch.int64, 52, 0x7FF, 1023),
 }
 _QUICK: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_MANY: Final = 65_536
 _INFINITE, _BIAS = _LAYOUT[torch.float32][2:]
 
 
@@ -71,11 +72,19 @@ def _quick(array: Array) -> Exponents | None:
     if not least > 0.0:
         return None
     # the sign is gone, so what is left above the mantissa is the exponent alone
-    counts = np.bincount(np.right_shift(size.view(np.int32), 23)).tolist()
+    places = np.right_shift(size.view(np.int32), 23, out=scratch.places[: array.size])
+    counts = _counted(places).tolist() if array.size >= _MANY else np.bincount(places).tolist()
     if len(counts) > _INFINITE:
         return None
     low = max(math.frexp(least)[1] - 1 + _BIAS, 0)
     return Exponents(low - _BIAS, tuple(counts[low:]), least)
+
+
+def _counted(places: Array, length: int = 0) -> Array:
+    """``np.bincount`` of exponents of float32, which fit into a byte: half the time for many."""
+    narrow = scratch.narrow[: places.size]
+    counts: Array = torch.bincount(narrow.copy_(torch.from_numpy(places)), minlength=length).numpy()
+    return counts
 
 
 def _any(t: Tensor) -> Exponents | None:
@@ -111,7 +120,11 @@ def _cpu_part(array: Array, wide: torch.dtype) -> tuple[Array, float]:
     size = np.abs(array, out=scratch.sizes[array.dtype][: array.size])
     # the sign is gone, so what is left above the mantissa is the exponent alone
     bits = size.view(signed)
-    counts = np.bincount(np.right_shift(bits, mantissa), minlength=mask + 1)
+    if wide is torch.float32 and bits.size >= _MANY:
+        places = np.right_shift(bits, mantissa, out=scratch.places[: bits.size])
+        counts = _counted(places, mask + 1)
+    else:
+        counts = np.bincount(np.right_shift(bits, mantissa), minlength=mask + 1)
     counts[mask] = 0  # what is not finite is counted elsewhere
     least = int(bits.item(bits.argmin()))
     if not least:
