@@ -138,10 +138,15 @@ class Incident:
         said = "; ".join(clean(m.words(), 80) for m in bad[:6])
         if len(bad) > 6:
             said += f"; and {number(len(bad) - 6)} more"
-        others = self.world - len(bad)
-        text = f"{said}." if said else "No rank was bad."
-        if said and others > 0:
-            text = f"{said}; {counted(others, 'other rank')} not."
+        fine = sum(m.role in ("agreed", "captured") for m in self.members)
+        unheard = self.world - len(bad) - fine
+        text = f"{said}." if said else "No rank that is known of was bad."
+        if not said and not unheard:
+            text = "No rank was bad."
+        if said and fine:
+            text = f"{said}; {counted(fine, 'other rank')} not."
+        if unheard > 0:
+            text += f" Nothing is known of {counted(unheard, 'rank')}."
         if self.absent:
             names = joined([number(r) for r in self.absent], 8)
             text += f" Not beside this bundle: rank {names}."
@@ -172,9 +177,11 @@ def siblings(bundle: Bundle) -> dict[int, Bundle]:
 def same_incident(one: Bundle, other: Bundle) -> bool:
     """Whether two bundles are of one incident."""
     a, b = one.manifest, other.manifest
-    if a.incident and b.incident:
+    if (a.step, a.world) != (b.step, b.world):
+        return False
+    if a.incident and b.incident:  # the run's name may have been redacted in one of them
         return a.incident == b.incident
-    return (a.run_id, a.step, a.world) == (b.run_id, b.step, b.world) and a.world > 1
+    return a.run_id == b.run_id and a.world > 1
 
 
 def _literal(pattern: str) -> str:
