@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.evidence.writer import BundleWriter
 from workbench.record.scanning import share_of
 from workbench.step.digests import model_fingerprint, sums_of
-from workbench.step.host_copies import HostPool, readable
+from workbench.step.host_copies import Copies, HostPool, readable
 from workbench.step.names import named_buffers, named_parameters
 from workbench.step.snapshots import copy_tree, storage_key
 from workbench.step.state import StepSnapshot
@@ -66,7 +66,11 @@ class RecoveryRing:
         self._most_bytes = most_bytes
         self._steps: deque[KeptStep] = deque()
         self._turn = 0
-        self._pool = HostPool(most_bytes, self._outside, self._drop_oldest, logger.warning)
+        # Kept as the steps come and go: thousands of small ones fit into the memory, and a look at
+        # all of them at every step would cost more than the step.
+        self._outside = 0
+        self._copying: list[Copies] = []
+        self._pool = HostPool(most_bytes, lambda: self._outside, self._drop_oldest, logger.warning)
 
     def wants_state(self, step: int) -> bool:
         """Whether the state before this step is a recovery point."""
@@ -79,10 +83,6 @@ class RecoveryRing:
             snapshot: The snapshot of a step that has not begun to run.
         """
         snapshot.move_state(self._pool.copy)
-
-    def _outside(self) -> int:
-        """Bytes of the kept steps that are not in the ring's own memory."""
-        return sum(kept.size - kept.pooled for kept in self._steps)
 
     def add(
         self,
@@ -109,32 +109,40 @@ class RecoveryRing:
         snapshot.move_batches(self._pool.copy)
         size = snapshot_bytes(snapshot)
         pooled = sum(copies.size for copies in snapshot.copies)
-        self._steps.append(KeptStep(step, snapshot, loss_bits, max(size, pooled), sums, pooled))
+        kept = KeptStep(step, snapshot, loss_bits, max(size, pooled), sums, pooled)
+        self._steps.append(kept)
+        self._outside += kept.size - kept.pooled
+        self._copying += snapshot.copies
         self._let_go_of_sources()
         self._shrink()
 
     def _let_go_of_sources(self) -> None:
         """Give back the device memory of what has been copied meanwhile."""
-        for kept in self._steps:
-            for copies in kept.snapshot.copies:
-                copies.is_made()
+        self._copying = [copies for copies in self._copying if not copies.is_made()]
 
     def _shrink(self) -> None:
         """Drop the oldest steps, then those that no recovery point leads to."""
-        while self._steps and self._pool.bytes + self._outside() > self._most_bytes:
+        while self._steps and self._pool.bytes + self._outside > self._most_bytes:
             if not self._pool.drop_unused():
                 self._drop_oldest()
-        while self._steps and not self._steps[0].is_recovery_point:
-            self._steps.popleft()
+        self._drop_the_unreached()
 
     def _drop_oldest(self) -> bool:
         """Drop the oldest recovery point and the steps that only it leads to; False without one."""
         if not self._steps:
             return False
-        self._steps.popleft()
-        while self._steps and not self._steps[0].is_recovery_point:
-            self._steps.popleft()
+        self._drop_first()
+        self._drop_the_unreached()
         return True
+
+    def _drop_the_unreached(self) -> None:
+        """Drop the steps at the beginning that no recovery point leads to."""
+        while self._steps and not self._steps[0].is_recovery_point:
+            self._drop_first()
+
+    def _drop_first(self) -> None:
+        kept = self._steps.popleft()
+        self._outside -= kept.size - kept.pooled
 
     def sums(self, model: nn.Module) -> dict[str, int]:
         """Bit sums of parameters and buffers, to compare a replayed step's start with.

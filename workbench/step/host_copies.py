@@ -68,19 +68,21 @@ class HostPool:
         self._let_go = let_go
         self._note = note
         self._slots: list[_Slot] = []
+        self._bytes = 0
         self._transfer: Transfer | None = None
         self._kinds: frozenset[str] = frozenset()
 
     @property
     def bytes(self) -> int:
         """Bytes of all its memory, used or not."""
-        return sum(slot.size for slot in self._slots)
+        return self._bytes
 
     def drop_unused(self) -> bool:
         """Give back one part that is not used; False where there is none."""
         for slot in self._slots:
             if slot.is_free():
                 self._slots.remove(slot)
+                self._bytes -= slot.size
                 return True
         return False
 
@@ -119,6 +121,7 @@ class HostPool:
             if slot is None and self.bytes + self._outside() + more <= self._most_bytes:
                 slot = _Slot(transfer.allocate(size))
                 self._slots.append(slot)
+                self._bytes += slot.size
             if slot is not None:
                 slot.used = True
                 return slot
