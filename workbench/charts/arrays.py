@@ -44,6 +44,11 @@ class TableLike(Protocol):
         ...
 
 
+def get_ready() -> None:
+    """Have xarray look for other array libraries: its first Dataset imports each that is there."""
+    xr.Dataset({"x": ("n", np.zeros(1))})
+
+
 def tensor_kinds(layers: TableLike) -> tuple[str, ...]:
     """The kinds of tensor a layers table has rows of, in the order they are offered."""
     found = {str(value) for value in layers.columns.get("tensor", ())}

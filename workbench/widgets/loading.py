@@ -51,9 +51,10 @@ class Loading:
         def load() -> None:
             self._after(loop, STILL, lambda: self._charts("still"))
             self._after(loop, CHARTS, lambda: self._charts("live"))
-            self._wanted.wait(DRAWING_S)  # the page takes a whole core to read plotly's script
             if self._store.state.findings is not None:
+                _ready_for_layers()
                 self._after(loop, LAYERS, self._saved)
+            self._wanted.wait(DRAWING_S)  # the page takes a whole core to read plotly's script
             self._switches.ask()
             self._after(loop, (), self.complete)
 
@@ -101,3 +102,10 @@ class Loading:
     def _charts(self, charts: Charts) -> None:
         if not self._closed:
             self._store.dispatch(ChartsLoaded(charts))
+
+
+def _ready_for_layers() -> None:
+    """Spend on this thread what the first chart of layers would make a click wait for."""
+    from workbench.charts.arrays import get_ready
+
+    get_ready()
