@@ -85,16 +85,7 @@ class SafetensorsFile(Header):
     """
 
     def __init__(self, file: io.RawIOBase | io.BufferedIOBase, size: int, name: str) -> None:
-        """Read and check the header.
-
-        Args:
-            file: Open for reading, seekable.
-            size: Bytes the file is known to have; nothing past it is read.
-            name: For messages.
-
-        Raises:
-            BundleError: Not a safetensors file, or one whose header does not add up.
-        """
+        """Read and check the header as `Header` does; a dtype that torch lacks is damage, too."""
         super().__init__(file, size, name)
         self.index: dict[str, tuple[torch.dtype, tuple[int, ...], int, int]] = {}
         for key, (code, shape, start, end) in self.entries.items():
