@@ -3,9 +3,10 @@
 With a loss scaler, float16 autocast, skips (single ones and storms), alerts and bundles on the way.
 With ``--plain`` without scaler, autocast and recovery points: nearly every step is a quiet one.
 At the end: whether memory stayed flat, the ledger rotated, every budget held, and whether recording
-costs as much in the last tenth as in the first. The last is told from bare blocks of the same
-loop that run in between, since a machine gets slower and faster by itself. Exit code 0 when all
-hold, 1 when one does not.
+costs as much at the end as at first. That is told from a fresh recorder: at every tenth a second
+process starts the same loop anew, and the two run blocks in turn, since a machine gets slower and
+faster by itself, and a bare loop, small enough for the processor's caches, feels its neighbours
+less than a recorded one. Exit code 0 when all hold, 1 when one does not.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import resource
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,8 +30,12 @@ import torch
 from workbench import Alerts, Autocast, Policy, Recorder, TrainingStep
 from workbench.numerics import jsonio
 
-BLOCK = 200
-"""Steps of one measured block, and of the bare block beside it."""
+BLOCK = 100
+"""Steps of one measured block, and of the block of a fresh recorder beside it."""
+TURNS = 21
+"""Pairs of blocks of a comparison; it says the middle one of their ratios."""
+WARM = 1000
+"""Steps of a fresh recorder before its first block: its recovery ring is full."""
 LEDGER_BYTES = 64 * 2**20
 BUNDLES = 20
 TOTAL_BYTES = 24 * 2**20
@@ -88,26 +94,8 @@ def memory() -> int:
     return int(fields[1]) * resource.getpagesize()
 
 
-def bare_block(step: Tiny, generator: torch.Generator) -> float:
-    """Processor seconds of a step without a recorder, the middle of one block."""
-    model = step.build_model()
-    optimizer, scaler = step.build_optimizer(model), step.build_scaler()
-    taken = []
-    for _ in range(BLOCK):
-        batch = batch_of(1, generator, 10**9)
-        begun = time.process_time()
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.float16, enabled=scaler is not None):
-            loss = step.loss(step.forward(model, batch), batch)
-        step.backward(loss, scaler)
-        step.unscale([optimizer], scaler)
-        step.update(model, optimizer, scaler)
-        taken.append(time.process_time() - begun)
-    return statistics.median(taken)
-
-
-def train(steps: int, directory: Path, plain: bool) -> dict[str, Any]:
-    """Run it and say what was seen."""
+def recorder_of(directory: Path, plain: bool) -> Recorder:
+    """A recorder with every budget small enough to be met on the way."""
     step = Plain() if plain else Tiny()
     model = step.build_model()
     policy = Policy(
@@ -115,29 +103,70 @@ def train(steps: int, directory: Path, plain: bool) -> dict[str, Any]:
         ledger_bytes=LEDGER_BYTES, recovery_every=0 if plain else 50, recovery_bytes=4 * 2**20,
         alerts=Alerts() if plain else Alerts(consecutive_skips=8, loss_factor=1000.0),
     )  # fmt: skip
-    recorder = Recorder(
-        step, model, step.build_optimizer(model), step.build_scaler(), directory, "long", policy
-    )
+    optimizer, scaler = step.build_optimizer(model), step.build_scaler()
+    return Recorder(step, model, optimizer, scaler, directory, "long", policy)
+
+
+def block(recorder: Recorder, generator: torch.Generator) -> float:
+    """Processor seconds of a step without a fault, the middle of one block."""
+    taken = []
+    for _ in range(BLOCK):
+        batch = batch_of(1, generator, 10**9)
+        begun = time.process_time()
+        recorder.train_step(batch)
+        taken.append(time.process_time() - begun)
+    return statistics.median(taken)
+
+
+def fresh(plain: bool) -> None:
+    """The other process of a comparison: a new recorder, a block for every line read."""
+    quieten()
+    with tempfile.TemporaryDirectory(prefix="fresh-run-") as directory:
+        recorder = recorder_of(Path(directory), plain)
+        generator = torch.Generator().manual_seed(2)
+        for _ in range(WARM // BLOCK):
+            block(recorder, generator)
+        for _ in sys.stdin:
+            print(block(recorder, generator), flush=True)
+        recorder.close()
+
+
+def compared(recorder: Recorder, generator: torch.Generator, plain: bool) -> float:
+    """What a step costs here, over what it costs a fresh recorder in a fresh process."""
+    command = [sys.executable, __file__, "--fresh", *(["--plain"] if plain else [])]
+    ratios = []
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        for _ in range(TURNS):
+            child.stdin.write("block\n")
+            child.stdin.flush()
+            other = float(child.stdout.readline())
+            ratios.append(block(recorder, generator) / other)
+        child.stdin.close()
+    return statistics.median(ratios)
+
+
+def train(steps: int, directory: Path, plain: bool) -> dict[str, Any]:
+    """Run it and say what was seen."""
+    recorder = recorder_of(directory, plain)
     generator = torch.Generator().manual_seed(1)
     seen: dict[str, int] = {"updated": 0, "scaler": 0, "gate": 0}
-    blocks: list[tuple[float, float, int]] = []
-    taken: list[float] = []
+    tenths: list[tuple[float, int]] = []
     try:
         for number in range(steps):
             batch = batch_of(number, generator, steps)
             if plain:
                 batch["pull"].zero_()
-            begun = time.process_time()
             result = recorder.train_step(batch)
-            taken.append(time.process_time() - begun)
             seen["updated" if result.updated else result.skipped_by] += 1
-            if len(taken) == BLOCK:
-                if number // BLOCK % 10 == 0:
-                    gc.collect()
-                    blocks.append((statistics.median(taken), bare_block(step, generator), memory()))
-                taken.clear()
-            if number % (steps // 20) == 0:
-                print(f"step {number}: {memory() / 2**20:.0f} MiB", file=sys.stderr, flush=True)
+            if (number + 1) % (steps // 10) == 0:
+                gc.collect()
+                held = memory()
+                over = compared(recorder, generator, plain)
+                tenths.append((over, held))
+                said = f"step {number + 1}: {held / 2**20:.0f} MiB, {over:.2f} of a fresh one"
+                print(said, file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         print("Stopped; what ran so far is judged.", file=sys.stderr)
     recorder.close()
@@ -147,19 +176,16 @@ def train(steps: int, directory: Path, plain: bool) -> dict[str, Any]:
         "steps": ran,
         "seen": seen,
         "failures": recorder.failures,
-        "blocks": blocks,
+        "tenths": tenths,
     }
 
 
 def judge(directory: Path, run: dict[str, Any]) -> dict[str, Any]:
     """The figures and what does not hold."""
     steps: int = run["steps"]
-    blocks: list[tuple[float, float, int]] = run["blocks"]
-    tenth = len(blocks) // 10
-    ratio = [recorded / bare for recorded, bare, _ in blocks]
-    early = statistics.median(ratio[tenth : 2 * tenth])  # the first tenth warms up
-    late = statistics.median(ratio[-tenth:])
-    warm, last = blocks[tenth][2], blocks[-1][2]
+    tenths: list[tuple[float, int]] = run["tenths"]
+    over_fresh = [ratio for ratio, _ in tenths]
+    warm, last = tenths[0][1], tenths[-1][1]
     bundles = sorted(directory.glob("*.bundle"))
     sizes = [sum(f.stat().st_size for f in b.rglob("*") if f.is_file()) for b in bundles]
     parts = sorted(directory.glob("*.ledger*.jsonl"))
@@ -178,7 +204,10 @@ def judge(directory: Path, run: dict[str, Any]) -> dict[str, Any]:
         and sum(sizes) <= TOTAL_BYTES,
         "bundles of every kind": ({"nonfinite"} if run["plain"] else {"nonfinite", "alert"})
         <= set(kinds),
-        "recording costs at the end what it cost at first": late < 1.15 * early,
+        "recording costs at the end what it costs a fresh recorder": statistics.median(
+            over_fresh[-3:]
+        )
+        < 1.15,
         "nothing failed inside the recorder": not run["failures"],
     }
     return {
@@ -186,8 +215,14 @@ def judge(directory: Path, run: dict[str, Any]) -> dict[str, Any]:
         "bundles": kinds, "bundle_bytes": sum(sizes),
         "ledger_bytes": sum(p.stat().st_size for p in parts), "ledger_records": len(records),
         "memory_mib": {"warm": warm / 2**20, "end": last / 2**20},
-        "over_bare": {"first": early, "last": late}, "failures": run["failures"], "holds": holds,
+        "over_fresh": over_fresh, "failures": run["failures"], "holds": holds,
     }  # fmt: skip
+
+
+def quieten() -> None:
+    """One thread, and no word of the recorder's to the terminal."""
+    torch.set_num_threads(1)
+    logging.getLogger("workbench").setLevel(logging.CRITICAL)
 
 
 def main() -> int:
@@ -195,12 +230,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--plain", action="store_true", help="no scaler, no recovery points")
+    parser.add_argument("--fresh", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if given.fresh:
+        fresh(given.plain)
+        return 0
     if given.steps < 40_000:
         parser.error("fewer than 40,000 steps are too few to tell a trend")
-    torch.set_num_threads(1)
-    logging.getLogger("workbench").setLevel(logging.CRITICAL)
-    os.environ["OMP_NUM_THREADS"] = "1"
+    quieten()
     directory = Path(tempfile.mkdtemp(prefix="long-run-"))
     try:
         begun = time.monotonic()

@@ -13,6 +13,7 @@ from workbench.evidence.wording import counted
 from workbench.record.policy import Alerts
 from workbench.record.skips import SkipCounts, TripPlaces
 
+_JUMPS = ("loss_factor", "grad_norm_factor")
 _FEWEST = 4
 """Steps that make a usual size."""
 
@@ -102,13 +103,13 @@ class AlertMonitor:
 
     @property
     def at_rest(self) -> bool:
-        """Whether a step without skip and trip cannot make an alert, whatever its numbers are.
+        """Whether a step without skip and trip can make an alert by a jump at most.
 
-        Only of one whose loss scale does not fall.
+        Only of one whose loss scale does not fall; ``will_jump`` tells of jumps.
         """
-        if not (self._places.at_rest and self._ratio_is_settled()):
+        if not (self._places.at_rest and self._ratio_is_settled()) or self.looks_at_updates:
             return False
-        return not (self.looks_at_updates or self.looks_for_jumps)
+        return self._raised.isdisjoint(_JUMPS)
 
     def _ratio_is_settled(self) -> bool:
         """Whether the share of skipped steps was judged already: without a skip it only falls."""
@@ -150,8 +151,21 @@ class AlertMonitor:
         self._previous_scale = seen.scale
         return [alert for alert in found if alert is not None]
 
+    def note(self, loss: float, norm: float | None) -> None:
+        """Take in the numbers of a calm step at its end; ``take_calm`` may come later.
+
+        Args:
+            loss: Its loss.
+            norm: Its gradient norm.
+        """
+        limits = self._settings
+        if limits.loss_factor is not None:
+            self._losses.add(abs(loss))
+        if limits.grad_norm_factor is not None and norm is not None:
+            self._norms.add(abs(norm))
+
     def take_calm(self, skipped: tuple[bool, ...], scale: float | None, shard: str | None) -> None:
-        """Take in a step that cannot make an alert: ``at_rest``, no skip, no scale that fell.
+        """Take in a step that made no alert: ``at_rest``, no jump, no skip, no scale that fell.
 
         Args:
             skipped: As in ``Seen``.

@@ -7,15 +7,20 @@ of the alert's own step, which tells what the batch did from what the parameters
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from workbench.record.recovery import KeptStep, snapshot_bytes
+from workbench.step.digests import loss_bits
 from workbench.step.storage import write_state
 
 if TYPE_CHECKING:
     from workbench.evidence.writer import BundleWriter
     from workbench.record.policy import Policy
+    from workbench.record.quiet_step import QuietStep
+    from workbench.record.recorder import Recorder
     from workbench.record.session import Session
+    from workbench.step.state import StepSnapshot
 
 INDEX = "calm/index.json"
 
@@ -29,23 +34,42 @@ class CalmStep:
 
     def __init__(self, policy: Policy) -> None:
         jumps = (policy.alerts.loss_factor, policy.alerts.grad_norm_factor)
-        self._wanted = not policy.recovery_every and any(limit is not None for limit in jumps)
-        self.kept: KeptStep | None = None
+        self.is_wanted = not policy.recovery_every and any(limit is not None for limit in jumps)
+        self._kept: KeptStep | Callable[[], KeptStep] | None = None
 
-    def add(self, session: Session, loss_bits: str | None) -> None:
+    @property
+    def kept(self) -> KeptStep | None:
+        """The step; made of what was held of a quiet one only when it is asked for."""
+        if callable(self._kept):
+            self._kept = self._kept()
+        return self._kept
+
+    def add(self, session: Session, bits: str | None) -> None:
         """Keep a finished step in which nothing was unusual, in place of the one before.
 
         Args:
             session: The recorded step.
-            loss_bits: Bits of its loss.
+            bits: Bits of its loss.
         """
         snapshot = session.snapshot
-        if not self._wanted or snapshot is None or not snapshot.micro_batches:
-            return
-        snapshot.drop_before_update()
-        snapshot.buffers = None
-        size = snapshot_bytes(snapshot)
-        self.kept = KeptStep(session.step_index, snapshot, loss_bits, size)
+        if snapshot is not None and snapshot.micro_batches:
+            self._kept = _kept(session.step_index, snapshot, bits)
+
+    def note(self, step: QuietStep, recorder: Recorder) -> None:
+        """Keep a quiet step in place of the one before.
+
+        Args:
+            step: The step, not finished yet.
+            recorder: Its recorder.
+        """
+        bits = loss_bits(step.total_loss())
+        self._kept = lambda: _kept(step.index, step.snapshot(recorder), bits)
+
+
+def _kept(step: int, snapshot: StepSnapshot, bits: str | None) -> KeptStep:
+    snapshot.drop_before_update()
+    snapshot.buffers = None
+    return KeptStep(step, snapshot, bits, snapshot_bytes(snapshot))
 
 
 def write_calm(writer: BundleWriter, kept: KeptStep) -> None:

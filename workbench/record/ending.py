@@ -91,12 +91,19 @@ def _record(
         _freeze_first(recorder, session, trip, record)
         written = _write(recorder, session, runner, trip, alerts)
         _tell(recorder, session, runner, trip, written)
-    if trip is None and skipped == "none":
-        recorder.guard("calm step", lambda: recorder.calm.add(session, session.loss_bits))
-    if recorder.ring.every:
-        bits = session.loss_bits or (None if loss is None else loss_bits(loss))
-        recorder.ring.add(session.step_index, session.snapshot, bits, session.sums)
+    _keep(recorder, session, loss, trip is None and skipped == "none")
     return written
+
+
+def _keep(recorder: Recorder, session: Session, loss: Any, calm: bool) -> None:
+    """Keep the step for a later incident: in the ring, or as the last calm one."""
+    calm = calm and recorder.calm.is_wanted
+    if not (calm or recorder.ring.every):
+        return
+    bits = session.loss_bits or (None if loss is None else loss_bits(loss))
+    if calm:
+        recorder.guard("calm step", lambda: recorder.calm.add(session, bits))
+    recorder.ring.add(session.step_index, session.snapshot, bits, session.sums)
 
 
 def _seen(recorder: Recorder, session: Session, runner: StepRunner) -> Seen:

@@ -173,7 +173,7 @@ class QuietSteps:
         stage: Stage = "clip"
         try:
             self._clip(begun)
-            if not self.gates.norm(begun):
+            if not self.gates.norm(begun) or self.gates.jumps(begun):
                 return "clip", None
             stage = "update"
             begun.let_go(recorder)
@@ -226,8 +226,12 @@ class QuietSteps:
             begun.advanced = recorder.schedulers_advanced()
         if recorder.scaler is not None:
             recorder.previous_scale = begun.scale
+        if recorder.monitor.looks_for_jumps:
+            recorder.guard("alert", lambda: recorder.monitor.note(begun.number, begun.norm))
         if recorder.ring.every:
             recorder.guard("evidence", lambda: self._keep_in_ring(begun))
+        elif recorder.calm.is_wanted:
+            recorder.guard("calm step", lambda: recorder.calm.note(begun, recorder))
         begun.finish()
         self.group.add(begun)
         watch = recorder.checkpoints

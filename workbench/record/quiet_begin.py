@@ -170,7 +170,6 @@ def _is_possible(recorder: Recorder) -> bool:
         and recorder.world == 1
         and (recorder.scaler is None or type(recorder.scaler) in _scalers())
         and not recorder.monitor.looks_at_updates
-        and not recorder.monitor.looks_for_jumps
     )
 
 

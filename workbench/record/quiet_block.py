@@ -105,7 +105,7 @@ class QuietBlock:
 
     def before_update(self) -> bool:
         """The loop is about to update."""
-        if not self._gated or self._begun.updating:
+        if not self._gated or self._begun.updating or self._recorder.quiet.gates.jumps(self._begun):
             return False
         self._begun.let_go(self._recorder)
         return True

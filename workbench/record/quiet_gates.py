@@ -127,6 +127,14 @@ class QuietGates:
         begun.norm = begun.gate_norm if norm is begun.total_norm else scalar(norm)
         return begun.norm is not None and math.isfinite(begun.norm)
 
+    def jumps(self, begun: QuietStep) -> bool:
+        """Whether loss or gradient norm will make an alert; asked before the update."""
+        monitor = self._recorder.monitor
+        if not monitor.looks_for_jumps:
+            return False
+        loss = begun.number if len(begun.losses) == 1 else begun.total_loss().item()
+        return monitor.will_jump(loss, begun.norm)
+
     def update(self, begun: QuietStep) -> bool:
         """Whether what the update wrote is finite, as far as it is looked at, and nothing hints."""
         recorder = self._recorder

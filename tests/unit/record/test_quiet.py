@@ -14,7 +14,7 @@ import recorded_steps as steps
 import torch
 from torch import nn
 
-from workbench import Policy, Recorder, TrainingStep
+from workbench import Alerts, Policy, Recorder, TrainingStep
 from workbench.numerics import jsonio
 from workbench.record import group
 from workbench.record.quiet import QuietSteps
@@ -161,19 +161,51 @@ def test_a_quiet_step_that_trips_leaves_the_bundle_of_any_other(name, every, tmp
     assert ran[2:7] == [every == 0 or k % every != 0 for k in range(2, 7)]
     assert without_times(records) == without_times(others)
     assert without_place(said, tmp_path / "True") == without_place(expected, tmp_path / "False")
-    bundles = [folder.bundles[0] for folder in (one, two)]
-    contents = []
-    for bundle in bundles:
-        content = {p.relative_to(bundle): p.read_bytes() for p in bundle.rglob("*") if p.is_file()}
-        contents.append({k: v for k, v in content.items() if k.suffix == ".safetensors"})
-        evidence = jsonio.loads((bundle / "evidence.json").read_bytes())
-        contents[-1]["evidence"] = evidence
-        parts = ["state/model.json", "state/optimizer.json", "batch.json", "state/rng.json"]
-        for part in [*parts, *(["trajectory/index.json"] if every else [])]:
-            contents[-1][part] = jsonio.loads((bundle / part).read_bytes())
-    assert contents[0] == contents[1]
-    verdict = Replay(bundles[0], step=KINDS[name]()).verdict()
+    more = ["trajectory/index.json"] if every else []
+    assert contents_of(one.bundles[0], *more) == contents_of(two.bundles[0], *more)
+    verdict = Replay(one.bundles[0], step=KINDS[name]()).verdict()
     assert verdict.verdict == "bitwise"
+
+
+def contents_of(bundle, *more):
+    """What a bundle holds, without its times."""
+    content = {p.relative_to(bundle): p.read_bytes() for p in bundle.rglob("*") if p.is_file()}
+    found = {k: v for k, v in content.items() if k.suffix == ".safetensors"}
+    parts = ["state/model.json", "state/optimizer.json", "batch.json", "state/rng.json"]
+    for part in ["evidence.json", *parts, *more]:
+        found[part] = jsonio.loads((bundle / part).read_bytes())
+    return found
+
+
+class Jumping(Clipping):
+    """A batch that is finite and much too large."""
+
+    def batch(self, k, bad=False):
+        found = super().batch(k)
+        return {**found, "x": found["x"] * (1e3 if bad else 1)}
+
+    def loss(self, outputs, batch):
+        return outputs.pow(2).mean() * batch["x"].abs().mean()
+
+
+@pytest.mark.parametrize("every", [0, 3])
+@pytest.mark.parametrize("what", ["loss_factor", "grad_norm_factor"])
+def test_a_jump_in_a_quiet_run_leaves_the_alert_of_any_other(what, every, tmp_path, monkeypatch):
+    found = []
+    for quiet in (True, False):
+        policy = Policy(recovery_every=every, alerts=Alerts(**{what: 20.0}))
+        found.append(run(Jumping, tmp_path / str(quiet), quiet, monkeypatch, 14, policy))
+    (one, records, results, _, ran, state), (two, others, expected, _, _, same) = found
+    # the step that jumps wakes up in its middle; the one behind it tells that the alert is over
+    assert ran[2:15] == [every == 0 or k % every != 0 for k in range(2, 15)]
+    assert ran[15:18] == [False, every == 0, True]
+    assert [record["step"] for record in records if record["alerts"]] == [14]
+    assert without_times(records) == without_times(others)
+    assert repr(results) == repr(expected)
+    assert state == same
+    more = ["trajectory/index.json"] if every else ["calm/index.json"]
+    assert contents_of(one.bundles[0], *more) == contents_of(two.bundles[0], *more)
+    assert every or jsonio.loads((one.bundles[0] / more[0]).read_bytes())["step"] == 13
 
 
 class Raising(Plain):

@@ -5,9 +5,9 @@ import pytest
 import recorded_steps as steps
 import torch
 from bundle_contents import contents, records
-from test_quiet import Clipping, Counting, Plain, Wide
+from test_quiet import Clipping, Counting, Jumping, Plain, Wide
 
-from workbench import Policy, Recorder
+from workbench import Alerts, Policy, Recorder
 from workbench.record.quiet import QuietSteps
 from workbench.step.digests import state_fingerprint
 from workbench.step.runner import autocast_of, split_loss
@@ -144,6 +144,7 @@ RUNS = {
     "overflow": (lambda: Loop(steps.Half, bad_at=7, what="scaled"), range(2, 7)),
     "bad rate": (lambda: Loop(Clipping, bad_at=7, what="rate"), range(2, 7)),
     "raises": (lambda: Loop(Plain, bad_at=7, what="update"), range(2, 7)),
+    "jump": (lambda: Loop(Jumping, bad_at=7), range(2, 7)),
     "left": (lambda: Loop(steps.Half, bad_at=7, what="left"), range(2, 7)),
 }
 
@@ -154,7 +155,9 @@ def test_a_quiet_block_leaves_what_any_other_leaves(name, tmp_path, monkeypatch)
     found, bundles = [], []
     for quiet in (True, False):
         loop = make()
-        policy = Policy(deep_scan_every=10, recovery_every=4 if name == "bad batch" else 0)
+        alerts = Alerts(grad_norm_factor=20.0) if name == "jump" else Alerts()
+        every = 4 if name == "bad batch" else 0
+        policy = Policy(deep_scan_every=10, recovery_every=every, alerts=alerts)
         found.append(run(loop, tmp_path / str(quiet), quiet, monkeypatch, policy))
         bundles.append([contents(bundle) for bundle in loop.recorder.bundles])
     assert found[0][:-1] == found[1][:-1]
@@ -164,4 +167,4 @@ def test_a_quiet_block_leaves_what_any_other_leaves(name, tmp_path, monkeypatch)
     assert ended == [k for k in expected if k not in loud]
     assert found[1][-1] == []
     trips = name.startswith("bad") or name == "raises"
-    assert len(bundles[0]) == trips and (found[0][0] is not None) == trips
+    assert len(bundles[0]) == trips + (name == "jump") and (found[0][0] is not None) == trips
