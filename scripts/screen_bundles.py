@@ -80,8 +80,9 @@ def _of_cuda(work: Path, demo: Path) -> Screen:
 
 def _alert(work: Path, demo: Path) -> Screen:
     del demo
-    message = "loss 9.1 where the last 200 steps had 2.2 to 2.6."
-    return Screen("alert", make_bundle(work, kind="alert", message=message))
+    message = "The loss 9.1 is 4 times its usual 2.3."
+    how = {"stage": "logging", "tensor": "loss_factor"}
+    return Screen("alert", make_bundle(work, kind="alert", message=message, **how))
 
 
 def _three_origins(work: Path, demo: Path) -> Screen:

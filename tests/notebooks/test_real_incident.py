@@ -73,5 +73,5 @@ def test_report_without_code_shows_the_record_and_says_what_needs_a_replay(incid
     html = path.read_text(encoding="utf-8")
     assert extract_findings(path)["origins"] == []
     assert "that needs a replay (see Origin)" in html
-    assert "Caught at loss (loss)" in html
+    assert "Caught at loss: step" in html
     assert str(folder) not in html

@@ -120,7 +120,8 @@ def _label(module: str, name: str, kind: str) -> str:
         return place
     if module and name.startswith(f"{module}."):
         return name
-    return f"{place} {name}" if module else name
+    # "out.0" alone would not say whose output it is
+    return f"{place} {name}" if module or name.startswith("out.") else name
 
 
 def _texts(values: Any, rows: npt.NDArray[np.intp]) -> npt.NDArray[Any]:

@@ -18,6 +18,7 @@ from workbench.charts.grouping import MAX_LAYERS
 from workbench.charts.ranges_hover import hover_texts
 from workbench.charts.ranges_view import RangeView, range_view
 from workbench.charts.rows import Rows
+from workbench.charts.ticks import decades
 from workbench.charts.words import GLYPHS, KIND_WORDS, KINDS, number, plain, shorten
 from workbench.evidence.wording import counted
 
@@ -206,8 +207,7 @@ def layout_of(view: RangeView, theme: style.Theme, height: int) -> dict[str, Any
             type="log",
             domain=[0.0, _PLOT_TOP],
             range=[math.log10(view.floor), math.log10(view.ceiling)],
-            exponentformat="power",
-            nticks=7,
+            **decades(view.floor, view.ceiling, 7, powers=True),
             title={"text": "|finite|, log₁₀", "font": {"size": 12}},
         ),
         yaxis2=style.axis(
@@ -270,8 +270,8 @@ def limit_lines(view: RangeView, theme: style.Theme) -> tuple[list[Any], list[An
                 "yref": "paper",
                 "y": _PLOT_TOP,
                 "yanchor": "top",
-                # clear of the highest limit line, which is often just there
-                "yshift": -14,
+                # clear of the highest limit line, where that is just there
+                "yshift": -14 if view.line_at_top else 0,
                 "showarrow": False,
                 "font": {"size": 11, "color": colour},
             }

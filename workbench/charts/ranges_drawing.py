@@ -23,7 +23,7 @@ def draw(
     _strip(picture, view)
     _grid(picture, view)
     _limits(picture, view)
-    picture.text(_LEFT + 4, _TOP + 26, above, "wb-tick")
+    picture.text(_LEFT + 4, _TOP + (26 if view.line_at_top else 12), above, "wb-tick")
     width = (_RIGHT - _LEFT) / view.size
     for index in range(view.size):
         high, low = float(view.high[index]), float(view.low[index])

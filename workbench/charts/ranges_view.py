@@ -18,6 +18,8 @@ from workbench.numerics import dtype_limits
 
 # A limit this many decades outside of the data is named at the edge instead of drawn.
 _NEAR_DECADES = 4.0
+# Part of the plot's height that a line of letters takes at its top.
+_LINE = 0.12
 # The plot always reaches the limits of a dtype whose largest value is below this.
 _NARROW = 1e6
 
@@ -70,6 +72,13 @@ class RangeView:
         """Number of layers shown."""
         return int(self.layers.sizes["layer"])
 
+    @property
+    def line_at_top(self) -> bool:
+        """Whether a limit's line stands where the limits far above are named."""
+        span = math.log10(self.ceiling) - math.log10(self.floor)
+        inside = [limit.value for limit in self.limits if limit.place == "inside"]
+        return any(math.log10(self.ceiling) - math.log10(v) < _LINE * span for v in inside)
+
 
 def range_view(
     layers: TableLike, tensor: str = "activations", max_layers: int = MAX_LAYERS
@@ -100,6 +109,8 @@ def range_view(
     inside = [limit.value for limit in limits if limit.place == "inside"]
     above = any(limit.place == "above" for limit in limits) and max(inside, default=0.0) < ceiling
     floor, ceiling = min([floor, *inside]), max([ceiling, *inside])
+    # what is named far above needs room of its own above the data, a line of letters high
+    room = max(0.4, _LINE * (math.log10(ceiling) - math.log10(floor))) if above else 0.4
     return RangeView(
         layers=data,
         tensor=tensor,
@@ -109,8 +120,7 @@ def range_view(
         rms=rms,
         marks=_marks(data),
         floor=10 ** (math.log10(floor) - 0.4),
-        # what is named far above needs room of its own above the data
-        ceiling=10 ** min(math.log10(ceiling) + (1.2 if above else 0.4), 308.0),
+        ceiling=10 ** min(math.log10(ceiling) + room, 308.0),
         limits=limits,
         from_smallest=bool(np.isfinite(absmin).any()),
     )

@@ -10,12 +10,15 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
+from workbench.evidence.wording import number
+
 _ROUND: Final = (2.0, 5.0, 10.0)
 _DIGITS: Final = (-0.046, 0, 0.301, 0.477, 0.602, 0.699, 0.778, 0.845, 0.903, 0.954, 1)
 _TWO_FIVE: Final = (-0.301, 0, 0.301, 0.699, 1)
 _MOST: Final = 1000
 _PX: Final = 80
 MINUS: Final = "\u2212"
+_RAISED: Final = "<sup>"
 
 
 @dataclass(frozen=True)
@@ -35,15 +38,48 @@ class Tick:
     size: float = 1.0
 
 
+def decades(low: float, high: float, most: int, *, powers: bool) -> dict[str, Any]:
+    """Settings that name powers of ten on a log axis, and nothing between them.
+
+    Plotly itself writes 2 and 5 between the powers where there is little room, and those that it
+    writes with an exponent in larger letters than the others.
+
+    Args:
+        low: Lower end of the axis.
+        high: Its upper end.
+        most: At most this many ticks.
+        powers: Whether they are written as powers, else as numbers.
+    """
+    inside = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+    step = max(1, math.ceil(len(inside) / most))
+    values = [10.0**at for at in inside if at % step == 0]
+    if len(inside) < 2:  # less than two powers of ten: 1, 2, 5
+        start = math.floor(math.log10(low))
+        wanted = (10.0 ** (start + i) * digit for i in (0, 1) for digit in (1, 2, 5))
+        values = [value for value in wanted if low <= value <= high][:most]
+    texts = [_power(value) if powers else number(value) for value in values]
+    return {"tickmode": "array", "tickvals": values, "ticktext": texts}
+
+
+def _power(value: float) -> str:
+    exponent = math.floor(math.log10(value) + 1e-9)
+    digit = round(value / 10.0**exponent)
+    if exponent in (0, 1):
+        return str(digit * 10**exponent)
+    return f"{'' if digit == 1 else f'{digit}×'}10{_RAISED}{_signed(exponent)}</sup>"
+
+
 def ticks_of(axis: dict[str, Any], length: float) -> list[Tick]:
     """The ticks of an axis of a figure's layout.
 
     Args:
         axis: The axis: ``range``, and where given ``type``, ``nticks``, ``tickformat`` and
-            ``exponentformat``.
+            ``exponentformat``, or ``tickvals`` with ``ticktext``.
         length: Its length in pixels.
     """
     low, high = (float(end) for end in axis["range"])
+    if "tickvals" in axis:
+        return [_given(axis, *one) for one in zip(axis["tickvals"], axis["ticktext"], strict=True)]
     most = axis.get("nticks") or min(max(length / _PX, 4.0), 9.0) + 1
     rough = abs(high - low) / most
     low, high = low - 0.0001 * (high - low), high + 0.0001 * (high - low)
@@ -63,6 +99,12 @@ def ticks_of(axis: dict[str, Any], length: float) -> list[Tick]:
         else Tick(at, str(round(10 ** (at % 1))), "", 0.75)
         for at in _digits(low, high, within)
     ]
+
+
+def _given(axis: dict[str, Any], value: float, text: str) -> Tick:
+    place = math.log10(value) if axis.get("type") == "log" else value
+    base, _, power = text.partition(_RAISED)
+    return Tick(place, base, power.removesuffix("</sup>"))
 
 
 def _step(rough: float) -> float:

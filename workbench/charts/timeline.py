@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.charts import style
 from workbench.charts.drawing import Drawing
 from workbench.charts.rows import Rows
+from workbench.charts.ticks import decades
 from workbench.charts.timeline_view import (
     STEPS_BEFORE,
     WORDS,
@@ -311,7 +312,8 @@ def _row_axis(series: Series, top: float, size: float, theme: style.Theme) -> di
         "anchor": "x",
     }
     if series.log:
-        settings.update(type="log")
+        named = decades(series.low, series.high, 4, powers=not _readable(series))
+        settings.update(type="log", **named)
     if not series.recorded:
         settings.update(showticklabels=False, showgrid=False)
     return style.axis(theme, **settings)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Sequence
 from typing import Any
+
+from workbench.evidence import wording
 
 GLYPHS = {"nan": "✕", "pos_inf": "▲", "neg_inf": "▼"}
 KIND_WORDS = {"nan": "NaN", "pos_inf": "+Inf", "neg_inf": "−Inf"}
@@ -24,27 +25,7 @@ def number(value: Any) -> str:
         return MISSING
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
-    if isinstance(value, int):
-        return f"{value:,}".replace("-", "−")
-    return _float(value)
-
-
-def _float(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "−Inf"
-    size = abs(value)
-    if size == 0:
-        return "0"
-    if 1e3 <= size < 1e6:
-        text = f"{value:,.0f}"
-    elif 1e-4 <= size < 1e3:
-        text = f"{value:.4g}"
-    else:
-        mantissa, _, exponent = f"{value:.3e}".partition("e")
-        text = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-    return text.replace("-", "−")
+    return wording.number(value)
 
 
 def shorten(name: str, width: int) -> str:

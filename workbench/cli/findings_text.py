@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from workbench.evidence.departures import departures
 from workbench.evidence.verdicts import result_words
-from workbench.evidence.wording import before_the_step
+from workbench.evidence.wording import before_the_step, origin_place
 
 if TYPE_CHECKING:
     from workbench.diagnose.answers import Answer
 
-_NEAR = 1e-3
-"""Share of a dtype's largest number from which a layer is worth a line."""
 _LABELS = {
     "where": "1 Where",
     "contaminated": "2 Contaminated",
@@ -49,8 +48,7 @@ def findings_lines(data: Mapping[str, Any]) -> list[str]:
     if bad and bad.get("kind") != "alert":  # the headline says what an alert is about
         lines.append(f"Caught at {bad['stage']}: {bad['tensor']}, step {bad['step']:,}")
     lines += [_origin(origin) for origin in data.get("origins", [])]
-    lines += _left(data.get("envelope"))
-    lines += _growth(data.get("growth"))
+    lines += departures(data)
     lines += [_counterfactual(item) for item in data.get("counterfactuals", [])]
     lines += [
         f"Contributor: {item.get('op')}, event {item.get('event')}, {_words(item.get('role'))}"
@@ -64,28 +62,10 @@ def findings_lines(data: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _left(envelope: Mapping[str, Any] | None) -> list[str]:
-    """What left its usual range, in order."""
-    if not envelope:
-        return []
-    left = [f"Left: {item.get('sentence')}" for item in envelope.get("left", [])]
-    return [*left, str(envelope.get("compared"))] if envelope.get("compared") else left
-
-
-def _growth(growth: Mapping[str, Any] | None) -> list[str]:
-    """Where values began to grow, and the layers nearest to their dtype's limit."""
-    if not growth:
-        return []
-    left = growth.get("left") or {}
-    lines = [str(left["sentence"])] if left.get("sentence") else []
-    near = [row for row in growth.get("headroom", []) if row.get("share", 0.0) > _NEAR]
-    return lines + [f"Headroom: {row.get('sentence')}" for row in near]
-
-
 def _origin(origin: Mapping[str, Any]) -> str:
     held = before_the_step(origin)
-    place = origin.get("module") or origin.get("where") or "?"
-    born = [f"Born at {origin.get('op') or origin.get('kind')}", f"{place}, {origin.get('stage')}"]
+    born = [f"Born at {origin.get('op') or _words(origin.get('kind'))} in {origin_place(origin)}"]
+    born += [f"stage {_words(origin.get('stage'))}"]
     parts = [
         *(born if held is None else [f"It was {held}"]),
         _words(origin.get("cause") or "cause not known"),

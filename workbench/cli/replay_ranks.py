@@ -125,13 +125,14 @@ def _conclusions(data: Mapping[str, Any]) -> list[str]:
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, str, str, str, str, str]:
     from workbench.evidence import clean
+    from workbench.evidence.wording import number
 
     recorded, here = row["recorded"], row["first_bad"]
     there = "nothing" if recorded is None else f"{recorded['tensor']} at {recorded['stage']}"
     if recorded is not None and row["recorded_rank"] != row["rank"]:
         there = f"finite (rank {row['recorded_rank']} tripped)"
     now = "nothing bad" if here is None else f"{here['tensor']} at {here['stage']}"
-    loss = "–" if row["loss"] is None else f"{row['loss']:.6g}"
+    loss = "–" if row["loss"] is None else number(row["loss"])
     stages = "".join(_GLYPHS.get(one["status"], "?") for one in row["stages"])
     verdict = row["verdict"] or "–"
     return str(row["rank"]), verdict, clean(there, 60), clean(now, 60), loss, stages

@@ -16,7 +16,14 @@ from workbench.diagnose.ranks import ranks_answer
 from workbench.evidence.facts import mapping, summary_facts
 from workbench.evidence.summary import reach, sure
 from workbench.evidence.verdicts import OTHER_RANK, result_sentence
-from workbench.evidence.wording import before_the_step, clean, command_line, joined, number
+from workbench.evidence.wording import (
+    before_the_step,
+    clean,
+    command_line,
+    joined,
+    number,
+    origin_place,
+)
 
 if TYPE_CHECKING:
     from workbench.diagnose.findings import Findings
@@ -99,13 +106,8 @@ def five_answers(
 def born(origin: Mapping[str, Any]) -> str:
     """``aten.log.default in loss, train.py:31``: where an origin is."""
     what = clean(origin.get("op") or str(origin.get("kind")).replace("_", " "), 80)
-    stage = str(origin.get("stage") or "an unknown stage").replace("_", " ")
-    place = str(origin.get("where") or stage)
-    if place == "module":
-        place = str(origin.get("module") or "the root module")
     source = f", {clean(origin['source'], 100)}" if origin.get("source") else ""
-    backward = " (backward)" if stage == "backward" else ""
-    return f"{what} in {clean(place, 90)}{backward}{source}"
+    return f"{what} in {origin_place(origin)}{source}"
 
 
 def _origins(origins: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -136,8 +138,9 @@ def _where(bundle: Bundle, data: Mapping[str, Any]) -> str:
         verb = "Alert" if manifest.kind == "alert" else "Caught"
         if bad.sink == OTHER_RANK:
             verb, rank = "Noticed", f"rank {number(manifest.rank)} of {number(manifest.world)}"
+        tensor = "" if bad.tensor == bad.stage else f" ({clean(bad.tensor, 80)})"
         caught = (
-            f"{verb} at {stage} ({clean(bad.tensor, 80)}): step {number(bad.step)}, "
+            f"{verb} at {stage}{tensor}: step {number(bad.step)}, "
             f"micro-step {number(bad.micro_step)}, {rank}."
         )
     origins = _rows(data, "origins")
@@ -237,7 +240,7 @@ def _prevent_evidence(data: Mapping[str, Any]) -> str:
     if gone is not None:
         return f"counterfactual {clean(gone.get('intervention'), 120)!r} in the findings"
     causes = [str(o["cause"]) for o in _rows(data, "origins") if o.get("cause")]
-    return f"cause {causes[0]} in the findings" if causes else "the findings name no cause"
+    return f"cause {causes[0]} in the findings" if causes else "the findings, which name no cause"
 
 
 def _gone(data: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -27,7 +27,7 @@ from workbench.diagnose.interventions import AtCall, Intervention, Together
 from workbench.diagnose.rewrites import through_float64
 from workbench.diagnose.slicing import slice_trace
 from workbench.diagnose.starts import starts_of
-from workbench.evidence.wording import counted
+from workbench.evidence.wording import counted, origin_place
 
 if TYPE_CHECKING:
     from workbench.diagnose.analysis import Analysis, Judged
@@ -184,7 +184,12 @@ def _born_elsewhere(
     if any(_site(e) == _site(first.case.event) for e in events):
         return None
     born = events[0]
-    return Answer("moved", f"{born.stage}: {born.op} at {born.module or born.where}", born)
+    return Answer("moved", f"{born.op} in {_born_in(born)}", born)
+
+
+def _born_in(event: Event) -> str:
+    """Where an op ran, in the words that are used for an origin."""
+    return origin_place({"where": event.where, "module": event.module, "stage": event.stage})
 
 
 def _site(event: Event) -> tuple[object, ...]:
@@ -362,7 +367,8 @@ def _calls_of(analysis: Analysis, events: set[int]) -> set[int]:
 def _place(ended: Ended) -> str | None:
     if ended.bad is None:
         return None
-    return f"{ended.bad.unit.stage}: {ended.bad.tensor}"
+    stage, tensor = ended.bad.unit.stage, ended.bad.tensor
+    return stage if tensor == stage else f"{stage.replace('_', ' ')}: {tensor}"
 
 
 def _establishes(name: str, result: Result, placebo: str | None) -> str:

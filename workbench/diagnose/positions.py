@@ -71,8 +71,13 @@ def _words(row: dict[str, Any]) -> str:
     if len(found) == row["of"] and row["of"] > 1:
         return f"all {number(row['of'])} {plural}"
     word = name if len(found) == 1 else plural
-    more = "" if len(found) < MOST_INDICES else " and perhaps more"
-    return f"{word} {joined([number(i) for i in found], 5)}{more} of {number(row['of'])}"
+    said = [number(i) for i in found]
+    if len(found) >= MOST_INDICES:
+        return (
+            f"at least {number(len(found))} of {number(row['of'])} {plural} "
+            f"({', '.join(said[:5])}, …)"
+        )
+    return f"{word} {joined(said, 5)} of {number(row['of'])}"
 
 
 def _named(case: Case, event: Event, write: Write) -> Iterator[tuple[int, str, list[int], int]]:

@@ -21,7 +21,16 @@ from workbench.evidence.verdicts import (
     survival_sentence,
     verdict_sentence,
 )
-from workbench.evidence.wording import MINUS, clean, count_words, counted, joined, kind_word, number
+from workbench.evidence.wording import (
+    MINUS,
+    clean,
+    count_words,
+    counted,
+    kind_word,
+    lacking,
+    number,
+    origin_place,
+)
 
 BAD, ALERT, QUIET = "✕", "!", "·"
 
@@ -80,7 +89,7 @@ def headline(facts: SummaryFacts) -> str:
 def why(facts: SummaryFacts) -> str:
     """The cause in words, or how far it is known."""
     if facts.findings is None:
-        return NOT_REPLAYED
+        return "Not known: it takes a replay." if _no_input(facts) else NOT_REPLAYED
     origins = _origins(facts)
     if not origins:
         return _nothing_found(facts)
@@ -104,7 +113,8 @@ def sure(facts: SummaryFacts) -> str:
     reproduction = mapping((facts.findings or {}).get("reproduction"))
     verdict = reproduction.get("verdict")
     if verdict is None:
-        return NOT_REPLAYED
+        lacks = _no_input(facts)
+        return f"Cannot be checked here: {lacks}." if lacks else NOT_REPLAYED
     put_in = reproduction.get("reduction") == "recorded"
     sentence = verdict_sentence(
         str(verdict),
@@ -222,10 +232,10 @@ def _born(origin: Mapping[str, Any]) -> str:
         source = "" if source.removeprefix(", ") in name else source
         return f"It was in {leaf}{name} before the step began{source}."
     if kind == "exception":
-        return f"Raised in {_where(origin)}{source}."
+        return f"Raised in {origin_place(origin)}{source}."
     if op:
-        return f"Born at {clean(op, 80)} in {_where(origin)}{source}."
-    return f"Born in {_where(origin)}{source}."
+        return f"Born at {clean(op, 80)} in {origin_place(origin)}{source}."
+    return f"Born in {origin_place(origin)}{source}."
 
 
 _LEAVES: Final = {
@@ -235,14 +245,6 @@ _LEAVES: Final = {
     "poisoned_optimizer_state": "the optimizer state",
     "captured_tensor": "the tensor",
 }
-
-
-def _where(origin: Mapping[str, Any]) -> str:
-    if origin.get("where") == "module":
-        place = clean(origin.get("module") or "", 90) or "the model"
-    else:
-        place = clean(origin.get("where") or origin.get("stage") or "an unknown place", 40)
-    return f"{place}, backward" if origin.get("stage") == "backward" != place else place
 
 
 def _sink(facts: SummaryFacts) -> str | None:
@@ -296,8 +298,12 @@ def _nothing_found(facts: SummaryFacts) -> str:
     )
 
 
+def _no_input(facts: SummaryFacts) -> str:
+    """Why not even the input of the step can be replayed; empty where something can."""
+    said = facts.completeness.get("forward_loss", "complete")
+    return "" if said == "complete" else lacking(said)
+
+
 def _missing(facts: SummaryFacts) -> str | None:
-    lacking = [
-        f"{goal}: {state}" for goal, state in facts.completeness.items() if state != "complete"
-    ]
-    return clean(f"the bundle is incomplete ({joined(lacking)})", 200) if lacking else None
+    said = [state for state in facts.completeness.values() if state != "complete"]
+    return clean("; ".join(dict.fromkeys(map(lacking, said))), 200) if said else None

@@ -19,7 +19,7 @@ def number(value: float | int | None) -> str:
     """A number in words of this package: thousands separators, 4 significant digits.
 
     >>> number(18342), number(float("-inf")), number(0.00001234567)
-    ('18,342', '−Inf', '1.235e-05')
+    ('18,342', '−Inf', '1.235e-5')
     """
     if value is None:
         return "unknown"
@@ -30,8 +30,11 @@ def number(value: float | int | None) -> str:
     if math.isinf(value):
         return "+Inf" if value > 0 else f"{MINUS}Inf"
     size = abs(value)
-    if size != 0 and not _SMALL <= size < _LARGE:
-        text = f"{value:.{_DIGITS - 1}e}"
+    if size == 0:
+        return "0"
+    if not _SMALL <= size < _LARGE:
+        mantissa, _, exponent = f"{value:.{_DIGITS - 1}e}".partition("e")
+        text = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     elif size >= 10 ** (_DIGITS - 1):
         text = f"{value:,.0f}"
     else:
@@ -131,6 +134,31 @@ _HELD: Final = {
     "poisoned_optimizer_state": "the optimizer state",
     "captured_tensor": "the tensor",
 }
+
+
+def origin_place(origin: Mapping[str, Any]) -> str:
+    """Where an origin is: ``loss``, ``blocks.3, backward``; ``the model`` is the outermost module.
+
+    Args:
+        origin: A row of the findings' ``origins``.
+    """
+    if origin.get("where") == "module":
+        place = clean(origin.get("module") or "", 90) or "the model"
+    else:
+        place = clean(origin.get("where") or origin.get("stage") or "an unknown place", 40)
+        place = place.replace("_", " ")
+    return f"{place}, backward" if origin.get("stage") == "backward" != place else place
+
+
+def lacking(completeness: str) -> str:
+    """What a bundle has not, as a clause: ``the bundle has no batch (kept out by max_bytes)``.
+
+    Args:
+        completeness: What a manifest's ``completeness`` says of a goal that is not ``complete``.
+    """
+    what, _, why = clean(completeness, 200).removeprefix("missing ").partition(": ")
+    has = "lacks" if what.startswith("parts ") else "has no"
+    return f"the bundle {has} {what}" + (f" ({why.rstrip('.')})" if why else "")
 
 
 def before_the_step(origin: Mapping[str, Any]) -> str | None:

@@ -121,8 +121,8 @@ class Attachment:
         found = ["loss components, since the model sums them itself"]
         if getattr(args, "logging_nan_inf_filter", False):
             found.append(
-                "nothing is hidden from the recorder, but the Trainer's own log hides NaN and Inf "
-                "losses (logging_nan_inf_filter=True); set it to False"
+                "NaN and Inf losses in the Trainer's own log, which leaves them out "
+                "(logging_nan_inf_filter=True); the recorder does see them"
             )
         if getattr(args, "deepspeed", None):
             found.append("gradients under DeepSpeed, which partitions and clips them itself")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.evidence.wording import counted
+from workbench.evidence.wording import counted, number
 from workbench.record.policy import Alerts
 from workbench.record.skips import SkipCounts, TripPlaces
 
@@ -245,7 +245,7 @@ class AlertMonitor:
         fell = scale < limit and (before >= limit or "minimum_scale" in self._raised)
         return self._once(
             "minimum_scale", fell, scale, limit,
-            lambda: f"The loss scale fell from {before:g} to {scale:g}.",
+            lambda: f"The loss scale fell from {number(before)} to {number(scale)}.",
         )  # fmt: skip
 
     def _falls(self, scale: float | None) -> Alert | None:
@@ -259,7 +259,7 @@ class AlertMonitor:
         count, times = self._scale_falls, counted(self._scale_falls, "time")
         return self._once(
             "scale_falls", count >= limit, count, limit,
-            lambda: f"The loss scale fell {times}, to {scale:g}, and never rose in between.",
+            lambda: f"The loss scale fell {times}, to {number(scale)}, and never rose in between.",
         )  # fmt: skip
 
     def _repeated(self, seen: Seen) -> Alert | None:
@@ -282,7 +282,7 @@ class AlertMonitor:
             return None
         return self._once(
             name, times >= limit, times, limit,
-            lambda: f"The {what} {size:g} is {times:.3g} times its usual {usual:g}.",
+            lambda: f"The {what} {number(size)} is {times:.3g} times its usual {number(usual)}.",
         )  # fmt: skip
 
 
@@ -310,11 +310,11 @@ class Usual:
     @property
     def median(self) -> float:
         """The middle value, or the mean of both; 0 of none."""
-        number = len(self._sorted)
-        if not number:
+        count = len(self._sorted)
+        if not count:
             return 0.0
-        high = self._sorted[number // 2]
-        return high if number % 2 else (self._sorted[number // 2 - 1] + high) / 2
+        high = self._sorted[count // 2]
+        return high if count % 2 else (self._sorted[count // 2 - 1] + high) / 2
 
 
 def _times_usual(history: Usual, value: float | None) -> float | None:

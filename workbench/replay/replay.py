@@ -228,15 +228,10 @@ class Replay:
         unit = session.runner.plan[session.runner.position]
         self._report({"event": "stage_begun", "stage": unit.stage, "micro_step": unit.micro_step})
         outcome = session.advance()
-        if self.progress is not None:
-            self._report(
-                {
-                    "event": "stage_done",
-                    "micro_step": outcome.unit.micro_step,
-                    "seconds": session.observed.seconds,
-                    **self._state_of(outcome.unit.stage).to_data(),
-                }
-            )
+        took = {"micro_step": outcome.unit.micro_step, "seconds": session.observed.seconds}
+        # a unit's outcome may go by another stage's name (see ``_gated_as_backward``): both ended
+        for stage in dict.fromkeys((outcome.unit.stage, unit.stage)) if self.progress else ():
+            self._report({"event": "stage_done", **took, **self._state_of(stage).to_data()})
         return outcome
 
     def _report(self, event: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from workbench.evidence.wording import number
 from workbench.numerics.counts import count
 from workbench.replay import sentences
 from workbench.replay.plan import unit_words
@@ -115,9 +116,9 @@ def values_shown(values: StepValues, loss: Tensor | None) -> dict[str, str]:
     found: dict[str, str] = {}
     size, norm = scalar(loss), scalar(values.grad_norm)
     if size is not None:
-        found["loss"] = f"The loss is finite: {size:.4g}."
+        found["loss"] = f"The loss is finite: {number(size)}."
     if norm is not None:
-        found["clip"] = f"The gradient norm is finite: {norm:.4g}."
+        found["clip"] = f"The gradient norm is finite: {number(norm)}."
     if values.scale_before is None:
         found["unscale"] = "There is no loss scale to divide out."
     if values.optimizer_records:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from workbench.numerics.stats import TensorStats, tensor_stats
 from workbench.step.values import scalar
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from workbench.replay.session import Session
     from workbench.step.state import StepState
 
 Row = dict[str, Any]
+_BEFORE_GRADIENTS: Final = ("input", "forward", "loss")
+"""Stages that trip before there are gradients."""
 
 
 def parameter_rows(
@@ -62,6 +66,8 @@ def step_row(
     bad = next((o for o in session.outcomes if o.status == "bad"), None)
     norm = runner.values.grad_norm
     norm = runner.values.gate_norm if norm is None else norm
+    if norm is None:  # the gate's own norm overflowed, or it was not taken there
+        norm = _wide_norm(seen.gate_gradients)
     equal = None
     if recorded_bits is not None and session.loss_bits is not None:
         equal = recorded_bits == session.loss_bits
@@ -76,6 +82,26 @@ def step_row(
         "rng": before.rng.digest(),
         **totals,
     }
+
+
+def known(row: Row) -> Row:
+    """A row as it is told: None where a table has NaN for a number that there is not.
+
+    A loss that is NaN stays NaN, and so does a gradient norm once there were gradients.
+    """
+    computed = {"loss"}
+    if str(row.get("bad") or "").partition(":")[0] not in _BEFORE_GRADIENTS:
+        computed.add("gradient_norm")
+    missing = (k for k, v in row.items() if isinstance(v, float) and math.isnan(v))
+    return row | dict.fromkeys(k for k in missing if k not in computed)
+
+
+def _wide_norm(gradients: Mapping[str, Tensor] | None) -> float | None:
+    """The norm of all gradients in float64, whose squares overflow only far above float32's."""
+    if not gradients:
+        return None
+    norms = [float(g.detach().double().norm()) for g in gradients.values() if not g.is_sparse]
+    return math.hypot(*norms)
 
 
 def _parameters(state: StepState) -> dict[str, Tensor]:

@@ -8,7 +8,6 @@ next recovery point is loaded so that later ranges are those of the record.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ from workbench.replay.kept_steps import (
     merge,
 )
 from workbench.replay.session import Session
-from workbench.replay.step_ranges import parameter_rows, step_row
+from workbench.replay.step_ranges import known, parameter_rows, step_row
 from workbench.step.digests import bit_sums
 from workbench.step.state import StepState, capture_state
 
@@ -124,7 +123,7 @@ class Trajectory:
             "last": self.last,
             "departure": None if self.departure is None else self.departure.to_data(),
             "outlier": None if self.outlier is None else self.outlier.to_data(self.last),
-            "steps": [_plain(row) for row in self.steps.rows()],
+            "steps": [known(row) for row in self.steps.rows()],
             "sentences": self.sentences,
         }
 
@@ -324,13 +323,6 @@ class _Way:
         if differences(self._source, self._conditions):
             wrote += ", or the update rounds differently on this machine"
         return wrote
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """A row for JSON: where a table has NaN for "no number" stands null; a NaN loss stays one."""
-    computed = ("loss", "gradient_norm")
-    missing = (k for k, v in row.items() if isinstance(v, float) and math.isnan(v))
-    return row | dict.fromkeys(k for k in missing if k not in computed)
 
 
 def _after(session: Session) -> StepState:

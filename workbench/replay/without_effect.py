@@ -107,7 +107,7 @@ def _matmul_precision(conditions: Conditions, facts: Facts) -> str | None:
     del conditions
     if facts.device.type == "cuda" or _cpu_has_low_precision_gemm():
         return None
-    return "No effect on this device: its CPU has no low-precision matrix product for float32."
+    return "No effect on this device: this CPU has no low-precision matrix product for float32."
 
 
 def _cpu_has_low_precision_gemm() -> bool:

@@ -10,7 +10,7 @@ from workbench.charts.rows import Rows
 from workbench.charts.words import KIND_WORDS, MISSING, number
 from workbench.diagnose.answers import born
 from workbench.errors import BundleError
-from workbench.evidence.wording import command_line, count_words, counted, joined
+from workbench.evidence.wording import command_line, count_words, counted, joined, origin_place
 from workbench.numerics import jsonio
 from workbench.reports import blocks, histories, wording
 from workbench.reports.blocks import Block, Section
@@ -148,9 +148,6 @@ def _of_one(incident: Incident) -> dict[str, str]:
     origin: Mapping[str, Any] = next(iter(wording.origins(incident)), {})
     found = bad.get("counts") or {}
     kinds = [KIND_WORDS[kind] for kind in KIND_WORDS if found.get(kind)]
-    place = str(origin.get("where") or "")
-    if place == "module":
-        place = str(origin.get("module") or "the root module")
     reproduction = (incident.findings or {}).get("reproduction") or {}
     known = {
         "Fingerprint": incident.fingerprint,
@@ -160,7 +157,7 @@ def _of_one(incident: Incident) -> dict[str, str]:
         "Kinds": joined(kinds),
         "Counts": count_words(found) if found else "",
         "Op": str(origin.get("op") or wording.words(origin.get("kind")) if origin else ""),
-        "Place": place,
+        "Place": origin_place(origin) if origin else "",
         "Autograd node": str(origin.get("autograd_node") or ""),
         "Cause": wording.words(origin.get("cause")) if origin.get("cause") else "",
         "Source line": str(origin.get("source") or ""),

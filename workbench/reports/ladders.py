@@ -130,7 +130,7 @@ def _module(found: Mapping[str, Any] | None) -> str:
         return ""
     if found["module"] is None:
         return "No block parts when it is compiled alone."
-    return f"{found['module'] or 'the root module'}, compiled alone: {_how(found['how'])}."
+    return f"{found['module'] or 'the model'}, compiled alone: {_how(found['how'])}."
 
 
 def _how(word: Any) -> str:

@@ -13,6 +13,7 @@ from workbench.charts.loss_rows import with_loss
 from workbench.charts.rows import Rows
 from workbench.charts.words import number
 from workbench.diagnose.answers import NEEDS_REPLAY, born
+from workbench.evidence.departures import departures
 from workbench.evidence.verdicts import result_sentence
 from workbench.evidence.wording import before_the_step, command_line, counted
 from workbench.reports import blocks, wording
@@ -123,6 +124,8 @@ def origin(incident: Incident) -> Section:
     links = wording.chain(incident)
     if links:
         shown += [blocks.heading("Chain"), blocks.steps(links, "")]
+    if left := departures(data):
+        shown += [blocks.heading("What left its usual range"), blocks.bullets(left)]
     absorbed = [wording.item_name(item) for item in data.get("absorbed") or []]
     if absorbed:
         shown += [blocks.heading("Absorbed"), blocks.bullets(absorbed)]
@@ -197,7 +200,7 @@ def counterfactuals(incident: Incident) -> Section:
     rows = tuple(
         (
             str(item.get("intervention") or ""),
-            result_sentence(str(item.get("result"))),
+            result_sentence(str(item.get("result")), str(item.get("moved_to") or "")),
             result_sentence(str(item["placebo"])) if item.get("placebo") else "Not run.",
             str(item.get("establishes") or ""),
             str(item.get("does_not_establish") or ""),

@@ -14,6 +14,7 @@ from workbench.reports import wording
 from workbench.reports.incident import Incident
 from workbench.step.stages import ESTABLISHES, STAGES
 
+NBSP = "\u00a0"
 _GLYPHS = {"bad": "✕", "clean": "✓", "soft": "!", "unknown": "·"}
 
 
@@ -22,7 +23,7 @@ def stage_rows(incident: Incident) -> Rows:
     events = None if incident.events is None else dict(incident.events.columns)
     caught = (incident.first_bad or {}).get("stage")
     rows = tuple(
-        (f"{mark} {wording.words(stage)}", text, ESTABLISHES[stage])
+        (f"{mark} {wording.words(stage).replace(' ', NBSP)}", text, ESTABLISHES[stage])
         for stage in STAGES
         for mark, text in [_stage(incident, events, stage, caught)]
     )
@@ -36,7 +37,7 @@ def _stage(
     incident: Incident, events: Mapping[str, Any] | None, stage: str, caught: str | None
 ) -> tuple[str, str]:
     if stage == caught:
-        return _GLYPHS["bad"], _caught(incident)
+        return _GLYPHS["soft" if incident.kind == "alert" else "bad"], _caught(incident)
     order = [str(name) for name in STAGES]
     later = caught in order and order.index(stage) > order.index(str(caught))
     if events is None:
@@ -54,10 +55,13 @@ def _stage(
 def _caught(incident: Incident) -> str:
     bad = incident.first_bad or {}
     found = bad.get("counts") or {}
-    what = f"Caught here: {bad.get('tensor')}"
+    if incident.kind == "alert":
+        return f"Alert: {bad.get('message') or bad.get('tensor')}"
+    tensor = "" if bad.get("tensor") == bad.get("stage") else str(bad.get("tensor"))
     if bad.get("message"):
-        return f"{what}. {bad['message']}"
-    return f"{what}: {count_words(found)}." if found else f"{what}."
+        return f"Caught here: {f'{tensor}. ' if tensor else ''}{bad['message']}"
+    what = [text for text in (tensor, count_words(found) if found else "") if text]
+    return f"Caught here{''.join(f': {text}' for text in what)}."
 
 
 def _in_events(events: Mapping[str, Any], stage: str) -> tuple[dict[str, int], int] | None:

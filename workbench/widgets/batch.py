@@ -20,6 +20,11 @@ from workbench.widgets.store import Store
 from workbench.widgets.words import seconds
 
 MOST_SAMPLES = 2000
+MINIMISE = (
+    "Minimise finds the smallest set that still fails and writes a script with just the op's "
+    "inputs."
+)
+NOTHING_FAILS = "There is nothing to minimise: no value in this step is non-finite."
 PROBES = 12
 """About how many replays minimising takes, for the estimate."""
 
@@ -65,7 +70,9 @@ class Batch:
             self._saved = read_results(self._bundle)
         count, ids = self._facts
         parts.show(self._choice, count > 0)
-        self._none.value = "" if count else note("The batch has no common first dimension.")
+        whole = self._bundle.has("batch.safetensors")
+        one = "Its tensors share no first dimension, so no samples can be chosen."
+        self._none.value = note(one) if whole and not count else ""
         if not count:
             return
         options = sample_options(count, ids, marked_samples(state, self._bundle))
@@ -76,7 +83,8 @@ class Batch:
             self._list.value = tuple(i for i in state.look.samples if i < len(options))
         finally:
             self._drawing = False
-        chosen, busy = len(self._list.value), state.activity is not None
+        chosen = len(self._list.value)
+        busy = state.activity is not None or bool(state.no_replay)
         takes = seconds(state.takes)
         self._run.description = f"Replay with {chosen:,} of {count:,}" + (
             f", {takes}" if takes else ""
@@ -84,9 +92,11 @@ class Batch:
         self._run.disabled = busy or not chosen or chosen == count
         least = seconds(None if state.takes is None else 4.0 + PROBES * max(state.takes - 4.0, 0.1))
         self._least.description = f"Minimise, {least}" if least else "Minimise"
-        self._least.disabled = busy
+        fails = state.facts.kind == "nonfinite"
+        self._least.disabled = busy or not fails
+        self._least.tooltip = "Minimise" if fails else "Nothing in this step is non-finite."
         found = state.result("minimize") or (self._saved or {}).get("minimize")
-        self._said.value = said_of(found)
+        self._said.value = said_of(found, fails)
 
 
 def samples_of(bundle: Any) -> tuple[int, list[str]]:
@@ -113,6 +123,9 @@ def marked_samples(state: State, bundle: Any) -> dict[int, str]:
         tensor = mapping(origin.get("tensor"))
         for sample in mapping(tensor.get("positions")).get("samples") or ():
             found[int(sample)] = "✕ bad value at the origin"
+    for row in items(mapping(state.findings).get("envelope"), "left"):
+        if row.get("what") == "sample" and str(row.get("name")).isdecimal():
+            found[int(str(row["name"]))] = "! its loss alone left the usual range"
     try:
         recorded = bundle.evidence().get("input") if bundle.has("evidence.json") else None
     except WorkbenchError:
@@ -136,15 +149,11 @@ def sample_options(count: int, ids: list[str], marked: Mapping[int, str]) -> lis
     return made
 
 
-def said_of(found: Result | None) -> str:
-    """What minimising found, and where the script is."""
+def said_of(found: Result | None, fails: bool) -> str:
+    """What minimising found, and where the script is; before it, what the buttons do."""
     if found is None:
-        return note(
-            esc(
-                "Choose samples to replay with only these: a diagnostic run. Minimise finds the "
-                "smallest set that still fails and writes a script with just the op's inputs."
-            )
-        )
+        said = "Choose samples to replay with only these: a diagnostic run. "
+        return note(esc(said + (MINIMISE if fails else NOTHING_FAILS)))
     data = mapping(found.data)
     lines = []
     samples = data.get("samples")

@@ -73,7 +73,8 @@ def _how(row: Mapping[str, Any]) -> str:
 
 def shown_name(what: str) -> str:
     """A tensor's name as it is read; the root module has none of its own."""
-    return what or "the model's output"
+    # "[0]" is the first of several results
+    return f"the model's output {what}".strip() if what == "" or what[0] == "[" else what
 
 
 def mask_words(row: Mapping[str, Any], first: str, second: str) -> str:

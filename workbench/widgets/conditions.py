@@ -119,6 +119,7 @@ class Conditions:
         self._whose.value = "<b>◇ Diagnostic</b>" if wanted else "<b>● Original</b>"
         parts.set_display(self._rest, "flex" if opened else "none")
         self._all.description = "All switches " + ("▾" if opened else "▸")
+        self._preset.disabled = bool(state.no_replay)
         self._draw_offer(state)
         self._problem.value = parts.problem(state.problem(self.name))
 
@@ -137,7 +138,8 @@ class Conditions:
         quick = [s.key for s in switches if s.quick and not (narrow and s.key in SECOND)]
         beside = [self._whose, *(self._rows[key] for key in quick), self._preset, self._all]
         self._bar.children = beside
-        self._why.value = without_effect_line(switches, state.facts.device_note)
+        said = without_effect_line(switches, state.facts.device_note)
+        self._why.value = "" if state.no_replay else said
         names = [
             (f"{n}, no effect here" if why_no_preset(state.facts, p) else n, n)
             for n, p in PRESETS.items()
@@ -165,7 +167,7 @@ class Conditions:
         field = self._fields[switch.key]
         if field.value != value:
             field.value = value
-        field.disabled = bool(switch.why_not) or state.activity is not None
+        field.disabled = bool(switch.why_not or state.no_replay) or state.activity is not None
         changed = value != switch.recorded
         note = f"◇ {esc(recorded_words(switch.recorded))}" if changed else ""
         if switch.why_not and not switch.quick:

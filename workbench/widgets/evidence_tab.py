@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ipywidgets as w
 
 from workbench.charts.words import number
 from workbench.errors import WorkbenchError
-from workbench.evidence.wording import counted
+from workbench.evidence.wording import count_words, counted, lacking
 from workbench.widgets import parts
 from workbench.widgets.actions import Looked
 from workbench.widgets.batch import Batch
+from workbench.widgets.findings import items, mapping
 from workbench.widgets.markup import esc, facts_table, link, name, note, table
 from workbench.widgets.parts import Act
 from workbench.widgets.state import SECTIONS, State
@@ -71,6 +72,15 @@ class Evidence:
             self._body.value = note(esc(error), "problem")
 
 
+STORED = "tensors."
+"""What the names of a model's tensors begin with in its file."""
+STATISTICS = "statistics.json"
+REDUCED = {
+    "batch.safetensors": "batch.",
+    "state/optimizer.safetensors": "optimizer:",
+    "gradients.safetensors": "gradient:",
+}
+"""How the statistics of a file's tensors are named in a redacted copy."""
 STATE_FILES = ("state/model.safetensors", "state/optimizer.safetensors", "gradients.safetensors")
 
 
@@ -80,17 +90,45 @@ def tensors_section(bundle: Any, files: tuple[str, ...]) -> str:
     for rel in files:
         if not bundle.has(rel):
             why = bundle.manifest.dropped.get(rel, "")
-            blocks.append(note(f"{name(rel)}: not in the bundle. {esc(why)}"))
+            said = f"not in the bundle: {esc(why)}." if why else "not in the bundle."
+            blocks.append(note(f"{name(rel)}: {said}") + statistics_of(bundle, rel))
             continue
         found = bundle.tensor_index(rel)
         rows = [
-            (name(one), esc(str(facts["dtype"]).removeprefix("torch.")), esc(facts["shape"]))
+            (
+                name(one.removeprefix(STORED)),
+                esc(str(facts["dtype"]).removeprefix("torch.")),
+                esc(facts["shape"]),
+            )
             for one, facts in list(found.items())[:MAX_ROWS]
         ]
         more = len(found) - MAX_ROWS
         tail = note(f"{counted(more, 'more tensor')} in this file.") if more > 0 else ""
         blocks.append(f"<h4>{name(rel)}</h4>" + table(("Tensor", "dtype", "Shape"), rows) + tail)
     return "".join(blocks)
+
+
+def statistics_of(bundle: Any, rel: str) -> str:
+    """What a redacted copy keeps of a file's tensors: shapes, counts and rounded ranges."""
+    recorded = bundle.json(STATISTICS) if bundle.has(STATISTICS) else {}
+    start = REDUCED.get(rel, "")
+    found = [(k, mapping(v)) for k, v in mapping(recorded).items() if start and k.startswith(start)]
+    rows = [
+        (
+            name(key.removeprefix(start)),
+            esc(str(one.get("dtype", "")).removeprefix("torch.")),
+            esc(one.get("shape", "")),
+            esc(count_words({k: n for k, n in one.items() if type(n) is int})),
+            value(one.get("min")),
+            value(one.get("max")),
+        )
+        for key, one in found[:MAX_ROWS]
+    ]
+    if not rows:
+        return ""
+    more = len(found) - MAX_ROWS
+    tail = note(f"{counted(more, 'more tensor')} in {name(STATISTICS)}.") if more > 0 else ""
+    return table(("Tensor", "dtype", "Shape", "Elements", "Min", "Max"), rows) + tail
 
 
 def environment_section(bundle: Any, state: State) -> str:
@@ -113,29 +151,49 @@ def environment_section(bundle: Any, state: State) -> str:
     return body
 
 
-def _near(bundle: Any) -> str | None:
+def _near(bundle: Any) -> list[Mapping[str, Any]]:
     """The last checkpoints with their states, where the run kept track of them."""
     evidence = bundle.evidence() if bundle.has("evidence.json") else {}
-    kept = evidence.get("checkpoints") if isinstance(evidence, dict) else None
-    near = kept.get("near") if isinstance(kept, dict) else None
-    rows = [one for one in near if isinstance(one, dict)] if isinstance(near, list) else []
-    return ", ".join(f"{one.get('name')}: {one.get('state')}" for one in rows) or None
+    return items(mapping(evidence).get("checkpoints"), "near")
+
+
+def _before(near: list[Mapping[str, Any]], step: int) -> Any:
+    """The name of the last checkpoint that was saved before a step."""
+    earlier = [one for one in near if isinstance(at := one.get("step"), int) and at < step]
+    return max(earlier, key=lambda one: one["step"]).get("name") if earlier else None
+
+
+HOLDERS = {
+    "parameters": "in parameters",
+    "buffers": "in buffers",
+    "optimizer_state": "in optimizer state",
+    "checkpoints": "in later checkpoints",
+    "collective": "sent to other ranks",
+}
+"""Where a bad value may be after the step, as a diagnosis says it."""
 
 
 def checkpoints_section(bundle: Any, state: State) -> str:
     """Which checkpoint came before, and which ones a diagnosis calls touched."""
     ledger = bundle.ledger() if bundle.has("ledger.jsonl") else []
     parent = ledger[-1].get("checkpoint_parent") if ledger else None
+    near = _near(bundle)
+    named = [f"{one.get('name')}: {one.get('state')}" for one in near]
     rows = [
-        ("Last checkpoint before the step", value(parent)),
-        ("Checkpoints near the incident", value(_near(bundle))),
+        ("Last checkpoint before the step", value(parent or _before(near, bundle.manifest.step))),
+        ("Checkpoints near the incident", value(named or None)),
     ]
-    touched = (state.findings or {}).get("contamination") if state.findings else None
-    if isinstance(touched, dict):
-        rows += [(str(key).replace("_", " "), value(one)) for key, one in touched.items()]
-    else:
-        rows.append(("Contamination", esc("Not known: not diagnosed here yet.")))
-    rows += [(f"Replay of {g.replace('_', ' ')}", esc(s)) for g, s in bundle.completeness.items()]
+    touched = mapping(mapping(state.findings).get("contamination"))
+    if not touched:
+        rows.append(("Bad values", esc("Not known: not diagnosed here yet.")))
+    reasons = mapping(touched.get("reasons"))
+    for key, label in HOLDERS.items():
+        if touched.get(key) is not None:
+            rows.append((f"Bad values {label}", value(touched[key])))
+        elif touched:
+            rows.append(
+                (f"Bad values {label}", esc(f"not known: {reasons.get(key) or 'no reason'}"))
+            )
     return facts_table(rows)
 
 
@@ -158,10 +216,19 @@ def files_section(bundle: Any, state: State) -> str:
             ("Bundle", name(str(bundle.path), 120)),
             ("Digest", f"<code>{esc(bundle.digest)}</code> {link('copy_digest', 'Copy')}"),
             ("Sealed", "yes" if bundle.sealed else "no: writing was cut short"),
+            *(
+                (f"Replay of {goal.replace('_', ' and ')}", esc(said_of_goal(what)))
+                for goal, what in bundle.completeness.items()
+            ),
         )
     )
     offer = "" if checks else "<p>" + link("verify", "Check every digest") + "</p>"
     return head + offer + table(("File", "Bytes", "sha256", "Checked"), rows)
+
+
+def said_of_goal(what: str) -> str:
+    """Whether what a replay needs is there."""
+    return "complete" if what == "complete" else f"not possible: {lacking(what)}"
 
 
 def said(status: str) -> str:

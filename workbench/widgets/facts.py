@@ -13,7 +13,7 @@ from workbench.charts.words import number
 from workbench.errors import WorkbenchError
 from workbench.evidence.facts import summary_facts
 from workbench.evidence.summary import summary_lines
-from workbench.evidence.wording import count_words
+from workbench.evidence.wording import count_words, lacking
 from workbench.widgets.findings import split_line
 from workbench.widgets.state import STAGE_NAMES, Counts, Facts, Line, StageView
 
@@ -98,9 +98,9 @@ def _missing(completeness: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     for goal, stages in GOALS.items():
         said = completeness.get(goal, "complete")
         if not why and said != "complete":
-            why = f"Not in the bundle: {said.removeprefix('missing ')}"
+            why = lacking(said).replace("the bundle", "The bundle", 1) + "."
         if why:
-            found += [(stage, why if why.endswith(".") else why + ".") for stage in stages]
+            found += [(stage, why) for stage in stages]
     return tuple(found)
 
 

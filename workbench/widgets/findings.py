@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from workbench.evidence.wording import origin_place
 from workbench.widgets.state import ORIGINAL, Line, State
 from workbench.widgets.words import verdict_words
 
+BORN = "Born at"
+UNKNOWN = "not known yet: it takes a replay."
 LABELS = ("Why", "Sure?", "Reach", "Resume")
 
 
@@ -24,12 +27,8 @@ def items(data: Any, key: str) -> list[Mapping[str, Any]]:
 
 def place(origin: Mapping[str, Any]) -> str:
     """Where an origin is, in words: ``in loss, train.py:31``."""
-    where, module = str(origin.get("where") or ""), str(origin.get("module") or "")
-    if where == "module":
-        where = module or "the model's own forward"
     source = str(origin.get("source") or "")
-    pieces = [piece for piece in (f"in {where}" if where else "", source) if piece]
-    return ", ".join(pieces)
+    return f"in {origin_place(origin)}" + (f", {source}" if source else "")
 
 
 def born_at(state: State) -> str:
@@ -38,8 +37,7 @@ def born_at(state: State) -> str:
         return ""
     origins = items(state.findings, "origins")
     if not origins:
-        needs = mapping(mapping(state.findings).get("reproduction")).get("verdict")
-        return "" if needs is None else "no origin was found"
+        return "no origin was found" if diagnosed(state) else ""
     first = origins[0]
     leaf = _leaf(first)
     if leaf:
@@ -48,6 +46,21 @@ def born_at(state: State) -> str:
     more = f" (and {len(origins) - 1} more)" if len(origins) > 1 else ""
     where = place(first)
     return f"{op} {where}{more}".strip()
+
+
+def diagnosed(state: State) -> bool:
+    """Whether a replay was diagnosed, here or before."""
+    return mapping(mapping(state.findings).get("reproduction")).get("verdict") is not None
+
+
+def places(state: State) -> list[tuple[str, str]]:
+    """*Caught at* and *born at*, never mixed; an alert is raised, and nothing bad was born."""
+    facts, born = state.facts, born_at(state)
+    if facts.kind == "nonfinite":
+        unknown = "not known: replay is off." if state.no_replay else UNKNOWN
+        return [("Caught at", facts.caught_at), (BORN, born or unknown)]
+    found = [("Alert at", facts.caught_at)] if facts.stage else []
+    return found + ([(BORN, born)] if items(state.findings, "origins") else [])
 
 
 def _leaf(origin: Mapping[str, Any]) -> str:
@@ -93,10 +106,10 @@ def summary(state: State) -> tuple[Line, ...]:
 def summary_text(state: State) -> str:
     """The header as plain text, with the digest, for a message to the team."""
     facts = state.facts
-    born = born_at(state) or "not known yet"
+    where = " ".join(f"{label} {text.rstrip('.')}." for label, text in places(state))
     lines = [
         facts.title,
-        f"{headline(state)} Caught at {facts.caught_at}. Born at {born}.",
+        f"{headline(state)} {where}".rstrip(),
         *(f"{line.label:8}{line.text}" for line in summary(state)),
         f"{facts.name} {facts.digest}",
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.widgets import parts
-from workbench.widgets.findings import born_at, headline, summary
+from workbench.widgets.findings import BORN, born_at, diagnosed, headline, places, summary
 from workbench.widgets.markup import esc, link, middle
 from workbench.widgets.parts import Act
 from workbench.widgets.state import Line, State
@@ -12,8 +12,6 @@ from workbench.widgets.words import diagnosis_takes, seconds
 
 LONG = 220
 MOST_DAMAGED = 3
-NOTHING = "nothing non-finite was caught."
-UNKNOWN = "not known yet: it takes a replay."
 
 
 class Header:
@@ -49,7 +47,10 @@ class Header:
 
     def draw(self, state: State) -> None:
         """Write title and lines."""
-        self._title.value = f"<span>{esc(middle(state.facts.title, 120))}</span>"
+        pieces = middle(state.facts.title, 120).split(" · ")
+        self._title.value = " · ".join(
+            f'<span class="wb-piece">{esc(one)}</span>' for one in pieces
+        )
         self._lines.value = (
             lines_markup(state)
             + damaged_markup(state.facts.damaged)
@@ -64,22 +65,18 @@ def lines_markup(state: State) -> str:
     """The headline and the four lines."""
     colour = "wb-bad" if state.facts.kind == "nonfinite" else "wb-strong"
     ask = link("diagnose", f"Diagnose, {seconds(diagnosis_takes(state))}")
-    unknown = UNKNOWN
-    if state.no_replay:
-        ask, unknown = "", "not known: replay is off."
+    ask = "" if state.no_replay or diagnosed(state) else ask
     born = born_at(state)
-    if born:
-        born_html = f"<span>{esc(middle(born, 150))}</span>"
-    elif state.facts.kind != "nonfinite":
-        born_html = f'<span class="wb-dim">{esc(NOTHING)}</span> {ask}'
-    else:
-        born_html = f'<span class="wb-dim">{esc(unknown)}</span> {ask}'
-    caught_html = f"<span>{esc(middle(state.facts.caught_at, 100))}</span>"
+    pairs = []
+    for label, text in places(state):
+        dim = ' class="wb-dim"' if label == BORN and not born else ""
+        said = f"<span{dim}>{esc(middle(text, 150))}</span>"
+        pairs.append(f'<span class="wb-pair"><b>{label}</b> {said}</span>')
+    if ask:
+        pairs.append(f'<span class="wb-ask">{ask}</span>')
     head = (
         f'<div class="wb-headline"><span class="{colour}">{_glyph(state)}</span> '
-        f"<strong>{esc(headline(state))}</strong>"
-        f'<span class="wb-pair"><b>Caught at</b> {caught_html}</span> '
-        f'<span class="wb-pair"><b>Born at</b> {born_html}</span></div>'
+        f"<strong>{esc(headline(state))}</strong>{' '.join(pairs)}</div>"
     )
     return head + "".join(_line(line) for line in summary(state))
 
@@ -112,8 +109,7 @@ def static_card(state: State) -> str:
     """The header as plain HTML with its own styles, for a notebook read without a kernel."""
     facts = state.facts
     rows = [
-        ("Caught at", facts.caught_at),
-        ("Born at", born_at(state) or UNKNOWN),
+        *places(state),
         *((line.label, line.text) for line in summary(state)),
     ]
     body = "".join(

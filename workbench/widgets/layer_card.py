@@ -78,7 +78,7 @@ def _upstream(row: LayerRow, rows: Sequence[LayerRow], opened: frozenset[str]) -
             mark = f"{found.mark} " if found.mark.strip() else ""
             said.append(link(f"layer:{found.index}", mark + middle(found.label, 48), found.label))
         else:
-            said.append(name(module or "the model's own forward", 48))
+            said.append(name(module or "the model", 48))
     return f'<div class="wb-note wb-card-part">Given the results of: {", ".join(said)}</div>'
 
 

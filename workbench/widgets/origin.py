@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.charts.words import number
+from workbench.evidence.departures import departures
 from workbench.evidence.verdicts import result_sentence
-from workbench.evidence.wording import counted
+from workbench.evidence.wording import before_the_step, counted
 from workbench.widgets import parts
 from workbench.widgets.findings import items, mapping, place
 from workbench.widgets.markup import esc, link, middle, name, note, table
@@ -54,10 +55,11 @@ def origin_markup(state: State) -> str:
     origins = items(data, "origins")
     head = f'<p class="wb-dim">{esc(state.findings_from)}</p>' if state.findings_from else ""
     if not origins:
-        body = _nothing_wrong(data)
+        body = "" if departures(data) else _nothing_wrong(data)
     else:
         body = _chain(data, origins) + graph(state) + "".join(_origin(one) for one in origins)
-    return head + body + _tried(state) + _absorbed(data) + _limits(data) + _anomaly(state)
+    body += _departed(data) + _tried(state) + _absorbed(data) + _limits(data) + _anomaly(state)
+    return head + body
 
 
 def _nothing_wrong(data: Any) -> str:
@@ -65,6 +67,12 @@ def _nothing_wrong(data: Any) -> str:
     if verdict is None:
         return note("The record alone does not show where the value was born: it needs a replay.")
     return note("No origin: nothing non-finite in this step reaches a result that is used.")
+
+
+def _departed(data: Any) -> str:
+    """What left its usual range: what an alert is about, and what led to an overflow."""
+    said = "".join(f"<li>{esc(text)}</li>" for text in departures(mapping(data)))
+    return f"<h4>What left its usual range</h4><ul>{said}</ul>" if said else ""
 
 
 def _chain(data: Any, origins: list[Mapping[str, Any]]) -> str:
@@ -98,10 +106,13 @@ def _origin(origin: Mapping[str, Any]) -> str:
     kind = str(origin.get("kind") or "").replace("_", " ")
     op = str(origin.get("op") or "")
     stage = str(origin.get("stage") or "").replace("_", " ")
+    held = before_the_step(origin)
     facts = [
         f"<b>Born at</b> {name(op) if op else esc(kind)} {esc(middle(place(origin), 90))}",
         esc(f"stage {stage}" if kind == "birth" else f"{kind}, stage {stage}"),
     ]
+    if held is not None:
+        facts = [f"<b>It was</b> {esc(held)}"]
     if origin.get("dtype"):
         facts.append(esc(str(origin["dtype"])))
     if isinstance(count, int) and count:

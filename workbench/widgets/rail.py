@@ -15,6 +15,7 @@ from workbench.widgets.state import RECORDED, STAGE_NAMES, Activity, StageView, 
 from workbench.widgets.store import Store
 from workbench.widgets.words import establishes, seconds, stage_line, stage_words
 
+NBSP = "\u00a0"
 SAID_FROM = 2.0
 """A button that takes longer than this, in seconds, says so beforehand."""
 
@@ -110,7 +111,8 @@ class Rail:
         made = self._buttons[stage.name]
         classes = {f"wb-{status}": status == stage.status for status in GLYPH}
         with made.hold_sync():  # one message a stage
-            made.description = f"{GLYPH[stage.status]} {stage_words(stage.name)}"
+            # where there is little room the glyph stands above the name, which is not broken
+            made.description = f"{GLYPH[stage.status]} {stage_words(stage.name).replace(' ', NBSP)}"
             made.tooltip = f"{stage_words(stage.name)}: {stage_line(stage)}"
             parts.set_classes(made, {**classes, "wb-chosen": chosen})
 
@@ -122,7 +124,8 @@ class Rail:
             return
         text = esc(state.says) + " " if state.says else ""
         if state.no_replay and not state.says:
-            text = esc(f"Replay is off. {state.no_replay} Recorded evidence is shown.") + " "
+            text = esc(f"Replay is off: {state.no_replay[:1].lower()}{state.no_replay[1:]}") + " "
+            text += "Recorded evidence is shown. "
         text += " ".join(link(action, label) for action, label in state.offers)
         if chosen is not None and not state.says:
             text += f"<b>{esc(stage_words(chosen.name))}</b> {esc(stage_line(chosen))}"

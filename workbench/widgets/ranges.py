@@ -145,7 +145,9 @@ class Ranges:
         chosen = look.layer
         found = by_risk(self._rows, look.search)
         if chosen < 0 and found:
-            chosen = found[0].index
+            # the first one that the list names: the card must be that of the marked row
+            listed = (place for _, place in options if isinstance(place, int))
+            chosen = next(listed, found[0].index)
         self._list.value = chosen if any(value == chosen for _, value in options) else None
         self._list.rows = 1 if look.width < parts.NARROW else 14
         self._shown_of.value = esc(list_words(self._rows, len(found), len(options), look.search))

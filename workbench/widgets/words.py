@@ -83,6 +83,7 @@ def verdict_words(run: Run | None) -> str:
             "verdict": run.verdict,
             "sentence": run.sentence,
             "survives_instrumentation": run.probes,
+            "tripped": run.bad is not None,
         }
     )
 

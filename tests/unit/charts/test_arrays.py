@@ -90,3 +90,11 @@ def test_tree_holds_every_kind_and_the_ledger():
     tree = trace_tree(layers_table(3), ledger(5))
     assert tree["/ranges/activations"].sizes["layer"] == 3
     assert tree["/ledger"].sizes["record"] == 5
+
+
+def test_one_of_several_outputs_of_the_model_says_whose_it_is():
+    from workbench.charts.arrays import _label
+
+    assert _label("", "out.0", "VAE") == "vae out.0"
+    assert _label("", "weight", "VAE") == "weight"
+    assert _label("enc", "out.1", "Encoder") == "enc out.1"

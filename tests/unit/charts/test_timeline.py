@@ -83,3 +83,16 @@ def test_same_input_gives_same_bytes():
 def test_empty_ledger_says_what_to_do():
     with pytest.raises(UsageError, match="no record of rank 3"):
         timeline.figure(ledger(), rank=3)
+
+
+def test_a_log_axis_names_powers_of_ten_and_nothing_between_them():
+    from workbench.charts.ticks import decades, ticks_of
+
+    assert decades(2.0, 5000.0, 4, powers=False)["ticktext"] == ["10", "100", "1,000"]
+    far = decades(1e-7, 3e38, 7, powers=True)
+    assert len(far["tickvals"]) <= 7 and far["ticktext"][-1] == "10<sup>35</sup>"
+    assert "1" in far["ticktext"]
+    axis = {"type": "log", "range": [-7, 38], **far}
+    last = ticks_of(axis, 200.0)[-1]
+    assert (last.text, last.power, round(last.place)) == ("10", "35", 35)
+    assert decades(2.0, 60.0, 4, powers=False)["ticktext"] == ["2", "5", "10", "20"]

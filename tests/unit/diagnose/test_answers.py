@@ -55,7 +55,7 @@ def by_key(answers):
 def test_the_record_alone_answers_what_it_supports(tmp_path):
     bundle = record(tmp_path)
     said = by_key(five_answers(bundle, None))
-    assert said["where"].sentence.startswith("Caught at loss (loss): step 0, micro-step 0")
+    assert said["where"].sentence.startswith("Caught at loss: step 0, micro-step 0")
     assert "Born at" not in said["where"].sentence
     assert "needs a replay" in said["where"].sentence
     assert "not scanned" in said["contaminated"].sentence

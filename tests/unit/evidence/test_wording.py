@@ -28,8 +28,8 @@ from workbench.evidence.wording import command_line
         (9.1, "9.1"),
         (-41.23456, "−41.23"),
         (0.0, "0"),
-        (2.98e-7, "2.980e-07"),
-        (1.5e30, "1.500e+30"),
+        (2.98e-7, "2.98e-7"),
+        (1.5e30, "1.5e30"),
         (None, "unknown"),
     ],
 )
@@ -80,3 +80,19 @@ def test_control_and_direction_characters_are_shown_and_line_breaks_kept():
     from workbench.evidence.wording import visible
 
     assert visible("a\u202eb\x1b[31m\x00\nc\td") == "a\ufffdb\ufffd[31m\ufffd\nc\td"
+
+
+def test_where_an_origin_is_and_what_a_bundle_lacks():
+    from workbench.evidence.wording import lacking, origin_place
+
+    assert origin_place({"where": "module", "module": "", "stage": "backward"}) == (
+        "the model, backward"
+    )
+    assert origin_place({"where": "module", "module": "enc.2", "stage": "forward"}) == "enc.2"
+    assert origin_place({"where": "loss", "stage": "loss"}) == "loss"
+    assert origin_place({"stage": "backward"}) == "backward"
+    assert lacking("missing batch: reduced to statistics by redact") == (
+        "the bundle has no batch (reduced to statistics by redact)"
+    )
+    assert lacking("missing parts of the batch: a lambda").startswith("the bundle lacks parts of")
+    assert lacking("missing optimizer state") == "the bundle has no optimizer state"

@@ -23,7 +23,12 @@ def statuses(replay):
 
 
 def test_a_finite_step_replays_bit_for_bit_to_its_end():
-    result = replay_of(steps.Plain()).run()
+    events: list = []
+    result = Replay.from_source(record(steps.Plain()), progress=events.append).run()
+    # whoever listens learns of every stage that it began and how it ended
+    begun = {one["stage"] for one in events if one["event"] == "stage_begun"}
+    ended = {one["stage"]: one["status"] for one in events if one["event"] == "stage_done"}
+    assert begun == set(STAGES) and ended == dict.fromkeys(STAGES, "clean")
     assert result.verdict == "bitwise"
     assert result.first_bad is None
     assert {state.status for state in result.stages} == {"clean"}

@@ -248,3 +248,16 @@ def test_steps_that_depart_make_no_envelope_and_no_outlier():
         "Steps 6 to 8 were not replayed as recorded, so it may have left it before."
     )
     assert first_outlier(steps, table_from_rows(rows[:9])) is None
+
+
+def test_a_number_that_there_is_not_is_told_from_one_that_is_nan():
+    from workbench.replay.step_ranges import _wide_norm, known
+
+    none = {"update_ratio": math.nan, "gradient_norm": math.nan, "loss": math.nan}
+    at_loss = known({"bad": "loss: loss", **none})
+    assert math.isnan(at_loss["loss"]) and at_loss["gradient_norm"] is None
+    assert at_loss["update_ratio"] is None
+    assert math.isnan(known({"bad": "backward: gradient:w", **none})["gradient_norm"])
+    # the squares overflow float32, the norm does not
+    assert _wide_norm({"w": torch.full((4,), 1e30)}) == pytest.approx(2e30)
+    assert _wide_norm({}) is None

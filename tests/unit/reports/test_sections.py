@@ -9,7 +9,7 @@ def rows(section):
 
 def test_stages_tell_the_trace_from_the_gate():
     found = {row[0]: row[1] for row in rows(sections.stages(incident()))}
-    assert found["✕ loss"] == "Caught here: loss: 1 NaN of 1."
+    assert found["✕ loss"] == "Caught here: 1 NaN of 1."
     assert found["! forward"] == "3 ops; results 1 with −Inf."
     assert found["· backward"] == "Came after the gate."
     assert len(found) == 10

@@ -46,7 +46,8 @@ def make_bundle(
                 "optimizers": [{"attempted": True, "updated": True, "skipped_by": "none"}],
             }
         )
-    records[-1]["loss"] = float("nan")
+    alert = kind == "alert"
+    records[-1]["loss"] = 9.1 if alert else float("nan")
     writer.add_lines("ledger.jsonl", records)
     writer.add_tensors("batch.safetensors", {"x": torch.zeros(8, 128, dtype=torch.int64)})
     writer.add_tensors("state/model.safetensors", {"head.weight": torch.zeros(4, 4)})
@@ -58,9 +59,9 @@ def make_bundle(
         stage=stage,
         tensor=tensor,
         sink=tensor,
-        kind="nan",
+        kind="alert" if alert else "nan",
         message=message,
-        counts={"nan": 1, "pos_inf": 0, "neg_inf": 0, "finite": 0},
+        counts={} if alert else {"nan": 1, "pos_inf": 0, "neg_inf": 0, "finite": 0},
     )
     writer.update(
         run_id=run_id,

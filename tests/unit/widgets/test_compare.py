@@ -46,7 +46,7 @@ def test_tensors_of_one_side_only_are_counted():
 def test_the_table_has_the_floor_of_the_denominator(panel):
     data = compared(("head", torch.tensor([1.0]), torch.tensor([2.0])))
     body = compare_text.comparison(data, "Original", "A", opened=False)
-    assert "Denominator at least" in body and "1.175e−38" in body
+    assert "Denominator at least" in body and "1.175e-38" in body
 
 
 def test_two_runs_are_compared_in_the_replay_process(panel, workers):

@@ -48,8 +48,8 @@ def test_stages_that_the_bundle_cannot_replay_say_what_is_missing(tmp_path):
     view = {stage.name: stage for stage in panel.state.stages}["update"]
     assert view.status == "unavailable"
     assert panel.rail._buttons["update"].description == "– update"
-    assert "Not in the bundle: optimizer state" in panel.rail._buttons["update"].tooltip
-    with pytest.raises(Exception, match="Not in the bundle: optimizer state"):
+    assert "The bundle has no optimizer state" in panel.rail._buttons["update"].tooltip
+    with pytest.raises(Exception, match="The bundle has no optimizer state"):
         panel.run_to("update")
 
 

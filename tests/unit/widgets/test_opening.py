@@ -147,11 +147,13 @@ def test_a_bundle_whose_batch_was_taken_out_says_so_and_offers_no_replay(tmp_pat
     missing = "missing batch: reduced to statistics by redact"
     goals = dict.fromkeys(("forward_loss", "backward", "update"), missing)
     panel = Workbench(open_bundle(make_bundle(tmp_path, completeness=goals)), step="train:Step")
-    assert panel.state.no_replay == "Not in the bundle: batch: reduced to statistics by redact."
-    assert "Replay is off." in panel.rail._line.value
+    assert panel.state.no_replay == "The bundle has no batch (reduced to statistics by redact)."
+    assert "Replay is off: the bundle has no batch" in panel.rail._line.value
     assert panel.rail._controls["step"].disabled
     assert panel.rail._controls["run_to_first_bad"].disabled
     assert 'data-wb="diagnose"' not in panel.header._lines.value
+    assert panel.conditions._fields["autocast"].disabled and panel.conditions._preset.disabled
+    assert "Cannot be checked here: the bundle has no batch" in panel.header._lines.value
     with pytest.raises(CannotRunError, match="not even the input"):
         panel.run_to_first_bad()
     panel.close()

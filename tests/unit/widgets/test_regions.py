@@ -6,8 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from tests.unit.widgets.conftest import make_bundle
+from tests.unit.widgets.fakes import layers
+from workbench.evidence import open_bundle
+from workbench.widgets import Workbench
 from workbench.widgets import actions as a
 from workbench.widgets.conditions import without_effect_line
+from workbench.widgets.origin import _origin
 from workbench.widgets.origin_graph import graph
 from workbench.widgets.ranges import Ranges, chart_width
 from workbench.widgets.state import TABS
@@ -115,6 +120,16 @@ def test_the_riskiest_layer_stands_first_and_its_card_counts(panel):
     assert "3 −Inf" in region._card.value or "1 NaN" in region._card.value
 
 
+def test_the_card_is_that_of_the_row_the_list_marks(panel):
+    """Nothing is risky in a finite run: the riskiest layer lies in a group, closed in the list."""
+    table = layers(bad=False, blocks=30)
+    table.columns["absmax"][:] = table.columns["absmax"] / 1e6
+    panel._store.dispatch(a.SavedLayersCame(table, "saved"))
+    region = ranges(panel)
+    label = {value: text for text, value in region._list.options}[region._list.value]
+    assert f">{label.strip()}<" in region._card.value
+
+
 def test_searching_layers_filters_and_says_how_many(panel):
     panel.run_to_first_bad()
     panel.wait()
@@ -183,6 +198,34 @@ def test_origin_offers_a_diagnosis_and_then_shows_it(panel):
     assert "aten.log.default" in region.widget.value
     assert "Placebo" in region.widget.value
     assert "What this does not show" in region.widget.value
+
+
+def test_origin_of_an_alert_says_what_left_its_usual_range(tmp_path):
+    left = [{"what": "sample", "name": "3", "sentence": "the loss of sample 3 alone is <b>9e6</b>"}]
+    message = "The loss 9.1 is 4 times its usual 2.3."
+    path = make_bundle(tmp_path, kind="alert", stage="logging", tensor="loss", message=message)
+    panel = Workbench(open_bundle(path), step="train:Step")
+    assert "Alert at" in (said := panel.header._lines.value) and "Caught at" not in said
+    assert "Born at" not in said and 'data-wb="diagnose"' in said
+    found = {"envelope": {"left": left}, "reproduction": {"verdict": "bitwise"}}
+    panel._store.dispatch(a.FindingsCame(found, "Diagnosed here, just now."))
+    assert 'data-wb="diagnose"' not in panel.header._lines.value
+    panel._store.dispatch(a.TabChosen("origin"))
+    body = panel.main._made["origin"].widget.value
+    assert "The loss of sample 3 alone is &lt;b&gt;9e6&lt;/b&gt;." in body
+    assert "No origin" not in body
+    panel._store.dispatch(a.TabChosen("evidence"))
+    batch = panel.main._made["evidence"]._batch
+    assert batch._list.options[0] == ("sample 3   ! its loss alone left the usual range", 3)
+    assert batch._least.disabled and "nothing to minimise" in batch._said.value
+    panel.close()
+
+
+def test_a_value_from_before_the_step_was_not_born_in_it():
+    kept = {"kind": "poisoned_buffer", "tensor": {"name": "norm.running_var"}, "where": "loss"}
+    said = _origin(kept)
+    assert "<b>It was</b> in the buffer norm.running_var before the step began" in said
+    assert "Born at" not in said
 
 
 def test_the_way_is_drawn_on_request_with_escaped_names(panel):

@@ -57,6 +57,10 @@ def _save(found: Trajectory, directory: Path) -> None:
 
 def _lines(rows: list[dict[str, Any]]) -> list[list[str]]:
     from workbench.evidence.wording import number
+    from workbench.replay.step_ranges import known
+
+    def told(value: float | None) -> str:
+        return "–" if value is None else number(value)
 
     head = ["step", "loss", "as recorded", "gradient norm", "max |parameter|", "update", "bad"]
     equal = {True: "yes", False: "no", None: "–"}
@@ -67,11 +71,9 @@ def _lines(rows: list[dict[str, Any]]) -> list[list[str]]:
                 f"{row['step']:,}",
                 number(row["loss"]),
                 equal[row["loss_equal"]],
-                number(row["gradient_norm"]),
-                number(row["absmax"]),
-                number(row["update_ratio"]),
+                *(told(row[key]) for key in ("gradient_norm", "absmax", "update_ratio")),
                 row["bad"] or "",
             ]
-            for row in rows
+            for row in map(known, rows)
         ),
     ]

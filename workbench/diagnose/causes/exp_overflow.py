@@ -10,6 +10,7 @@ from workbench.diagnose.interventions import Intervention, in_wider_dtype, rewri
 from workbench.diagnose.ops import EXPONENTIALS
 from workbench.diagnose.rewrites import clamped_argument
 from workbench.diagnose.selections import levelled_off
+from workbench.evidence.wording import number
 
 
 def _rule(case: Case) -> bool:
@@ -27,7 +28,7 @@ def _explain(case: Case) -> str:
     value = case.tensor("self")
     largest = ""
     if value is not None and value.numel():
-        largest = f" of {float(value.flatten()[_worst(case, value)]):.4g}"
+        largest = f" of {number(float(value.flatten()[_worst(case, value)]))}"
     name = case.base if _even(case) else "exponential"
     return f"The {name}{largest} is larger than {case.dtype} can hold."
 

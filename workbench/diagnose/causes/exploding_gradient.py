@@ -9,6 +9,7 @@ import torch
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.flow import gradient_events
+from workbench.evidence.wording import number
 
 _EXPLODED = 100.0
 """Gradient over the median of the kept steps before, from which it is out of proportion."""
@@ -48,8 +49,8 @@ def _explain(case: Case) -> str:
     if case.origin.kind != "growth":
         node = case.event.node if case.event is not None else ""
         return (
-            f"The gradient that reaches {node} is {_arriving(case):.3g} already: it grew on its "
-            f"way back through the ops before, and here it leaves {case.dtype}."
+            f"The gradient that reaches {node} is {number(_arriving(case))} already: it grew on "
+            f"its way back through the ops before, and here it leaves {case.dtype}."
         )
     ratio, gradient = case.facts["growth"], case.facts["gradient_ratio"]
     return (

@@ -22,7 +22,7 @@ CAUSE = Cause(
     rule=_rule,
     explain=_explain,
     fix="Look at what grew: inputs, weights or the number of terms.",
-    limits="It does not show which of them should be smaller.",
+    limits="It does not show whether inputs, weights or the number of terms should be smaller.",
     counterfactuals=lambda case: [
         *in_wider_dtype(case),
         *rewritten(case, "operands of at most 1e18", bounded_operands(1e18)),

@@ -89,7 +89,7 @@ def _module(row: Row) -> str:
     if origin is None:
         return "not diagnosed" if row["findings"] != "no origin" else "none"
     if origin["where"] == "module":
-        return origin["module"] or "the model itself"
+        return origin["module"] or "the model"
     return str(origin["where"] or origin["module"] or "unknown")
 
 
