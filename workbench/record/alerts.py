@@ -282,7 +282,8 @@ class AlertMonitor:
             return None
         return self._once(
             name, times >= limit, times, limit,
-            lambda: f"The {what} {number(size)} is {times:.3g} times its usual {number(usual)}.",
+            lambda: f"The {what} {number(size)} is {number(float(format(times, '.3g')))} times "
+            f"its usual {number(usual)}.",
         )  # fmt: skip
 
 
