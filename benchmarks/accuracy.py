@@ -88,7 +88,7 @@ class Loop:
     def run(
         self,
         around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
-        prepare: Callable[[nn.Module], None] | None = None,
+        prepare: Callable[[nn.Module], Any] | None = None,
         before: Callable[[Any, nn.Module, Any], bool] | None = None,
     ) -> Exception | None:
         """Train over all batches; the exception that ended it, or None."""
@@ -266,8 +266,10 @@ class Whole(nn.Module):
                 stack.enter_context(
                     torch.autocast("cpu", dtype=autocast.dtype, enabled=autocast.enabled)
                 )
-            loss = self.step.loss(self.step.forward(self.model, batch), batch)
-        return sum(loss.values()) if isinstance(loss, dict) else loss
+            loss: Any = self.step.loss(self.step.forward(self.model, batch), batch)
+        parts: Any = loss.values() if isinstance(loss, dict) else None
+        total: Any = loss if parts is None else sum(parts)
+        return total
 
 
 def torchlens(path: Path, watch: Watch) -> Answer:

@@ -30,7 +30,7 @@ def of_full_trace(bundle: Any, step: Any) -> list[dict[str, Any]]:
     replay = Replay(bundle, step=step)
     trace = replay.trace(exponents=False)
     # an exception that met nothing non-finite is its own origin
-    found = analyse(trace, lambda keep: trace, raises=True)
+    found = analyse(trace, replay.kept, raises=True)
     rows = [origin_row(Judged(judged.case, None), bundle) for judged in found.origins]
     return [{key: row[key] for key in KEYS} for row in rows]
 

@@ -22,17 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import Tables, facts, interleaved
+from safetensors import safe_open
+from safetensors.torch import save_file
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from safetensors import safe_open  # noqa: E402 - the checkout need not be installed
-from safetensors.torch import save_file  # noqa: E402
-
-from benchmarks.measuring import Tables, facts, interleaved  # noqa: E402
-from workbench.evidence import BundleWriter, open_bundle  # noqa: E402
-from workbench.evidence.files import write_file  # noqa: E402
-from workbench.evidence.safetensors_file import encode  # noqa: E402
+from workbench.evidence import BundleWriter, open_bundle
+from workbench.evidence.files import write_file
+from workbench.evidence.safetensors_file import encode
 
 MB = 10**6
 FILE = "state/model.safetensors"
@@ -71,7 +67,7 @@ def values(count: int, elements: int) -> Tensors:
 
 def writers(work: Path, tensors: Tensors, *, sync: bool) -> dict[str, Callable[[], Any]]:
     """What writes the tensors, by name; each replaces a file of its own."""
-    buffers = [memoryview(t.numpy()).cast("B") for t in tensors.values()]
+    buffers = [t.numpy().data.cast("B") for t in tensors.values()]
 
     def fresh(name: str) -> Path:
         path = work / name

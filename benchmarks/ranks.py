@@ -68,7 +68,7 @@ class Language(TrainingStep):
         return nn.functional.cross_entropy(outputs.flatten(0, 1), batch["x"].flatten())
 
 
-def variant(step: TrainingStep, kind: str, folder: Path) -> Callable[[], Any]:
+def variant(step: Any, kind: str, folder: Path) -> Callable[[], Any]:
     """One way to train a step."""
     torch.manual_seed(0)
     model = nn.parallel.DistributedDataParallel(step.build_model())
@@ -76,10 +76,8 @@ def variant(step: TrainingStep, kind: str, folder: Path) -> Callable[[], Any]:
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0) if "scaler" in kind else None
     batch = step.batch()
     if "recorder" in kind:
-        ranks = "alone" if "alone" in kind else "together"
-        recorder = Recorder(
-            step, model, optimizer, scaler, folder / kind, kind, Policy(ranks=ranks)
-        )
+        policy = Policy(ranks="alone" if "alone" in kind else "together")
+        recorder = Recorder(step, model, optimizer, scaler, folder / kind, kind, policy)
         return lambda: recorder.train_step(batch)
 
     def bare() -> None:

@@ -131,10 +131,7 @@ def replay_table(
         return Session(replay.source, replay.nearest.replace(**changes))
 
     # one session each, rewound: what is timed is the step, not the building of the model
-    sessions = {
-        name: prepared(**changes)
-        for name, changes in {"bare": {}, "twin": {}, "hooks": {}, "trace": {}, "hf": {}}.items()
-    }
+    sessions = {name: prepared() for name in ("bare", "twin", "hooks", "trace", "hf")}
     anomaly = prepared(anomaly=True)
     variants: dict[str, Run] = {
         "un-instrumented": lambda: _fwd_bwd(sessions["bare"]),
@@ -257,7 +254,7 @@ def bisect_table(layers: int, rounds: int, quick: bool) -> list[dict[str, Any]]:
 
     def make() -> nn.Module:
         model = Transformer(layers, width, 4)
-        model.blocks[bad].bad = True
+        model.get_submodule(f"blocks.{bad}").bad = True  # type: ignore[assignment]
         return model
 
     tokens = torch.randint(0, 1000, (2, 64 if not quick else 8))

@@ -44,7 +44,7 @@ TOTAL_BYTES = 24 * 2**20
 class Tiny(TrainingStep):
     """Two layers under float16 autocast with a loss scaler."""
 
-    autocast = Autocast(torch.float16)
+    autocast: Autocast | None = Autocast(torch.float16)
 
     def build_model(self) -> torch.nn.Module:
         """A model of 49 parameters."""
@@ -55,7 +55,7 @@ class Tiny(TrainingStep):
         """AdamW."""
         return torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-    def build_scaler(self) -> torch.amp.GradScaler:
+    def build_scaler(self) -> torch.amp.GradScaler | None:
         """A scaler that grows often, so that it also skips by itself."""
         return torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=500)
 
@@ -138,6 +138,8 @@ def compared(recorder: Recorder, generator: torch.Generator, plain: bool) -> flo
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
+        if child.stdin is None or child.stdout is None:
+            raise RuntimeError("the fresh recorder's process has no pipes")
         for _ in range(TURNS):
             child.stdin.write("block\n")
             child.stdin.flush()

@@ -14,7 +14,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -158,11 +158,12 @@ def _report(bundle: Path, step: str, out: Path) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=lab.CHROMIUM, args=lab.FLAGS)
-        for name, scripts, media in (
+        kinds: tuple[tuple[str, bool, Literal["print", "screen"]], ...] = (
             ("report", True, "screen"),
             ("report-without-scripts", False, "screen"),
             ("report-printed", True, "print"),
-        ):
+        )
+        for name, scripts, media in kinds:
             context = browser.new_context(
                 java_script_enabled=scripts, offline=True, viewport={"width": 1200, "height": 1600}
             )
