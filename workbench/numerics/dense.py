@@ -150,6 +150,8 @@ def as_array(t: Tensor) -> Array:
         t = t.clone()
     if t.is_neg():
         t = t.resolve_neg()
+    if t._is_zerotensor():  # forward-mode derivatives that are known to be 0 have no memory
+        t = torch.zeros(t.shape, dtype=t.dtype)
     array: Array = t.numpy()
     return array
 
