@@ -10,6 +10,7 @@ from workbench.diagnose.chain import chain_rows
 from workbench.diagnose.contamination import contamination
 from workbench.diagnose.findings import SCHEMA, Findings
 from workbench.diagnose.headroom import headroom
+from workbench.diagnose.held import sentence
 from workbench.diagnose.origin_rows import grouped, growth_row, origin_row
 from workbench.diagnose.replaced import replaces
 from workbench.evidence import summary_facts, summary_lines
@@ -88,6 +89,12 @@ def _fill(data: dict[str, Any], bundle: Bundle, analysis: Analysis) -> None:
             "headroom": [] if overflow is None else headroom(analysis.trace, overflow.origin.event),
             "left": None if analysis.left is None else analysis.left.to_data(bundle.manifest.step),
         }
+    if analysis.slice.held:
+        graph = analysis.trace.graph
+        data["held"] = [
+            {"tensor": one.name, "event": one.event, "sentence": sentence(one, graph)}
+            for one in analysis.slice.held
+        ]
     data["contributors"] = _contributors(analysis)
     data["chain"] = chain_rows(analysis)
     data["counterfactuals"] = list(analysis.counterfactuals)

@@ -71,3 +71,27 @@ def converts_saved_minus_inf(event: Event, gradients: Collection[int]) -> bool:
 def mixes_finite(event: Event) -> bool:
     """Whether an op that read something non-finite read finite elements too."""
     return any(read.used and math.prod(read.shape) > sum(read.counts) for read in event.reads)
+
+
+def scales_what_is_learned(events: Sequence[Event], event: Event) -> bool:
+    """Whether an event multiplies, by a number, a gradient or what a parameter went into.
+
+    A mask may be made by multiplying ones by -Inf, but no mask depends on a parameter.
+    """
+    if event.base.rstrip("_") not in _PRODUCTS:
+        return False
+    if event.node is not None and not event.recomputed:
+        return True
+    seen: set[int] = set()
+    stack = [event.index]
+    while stack:
+        index = stack.pop()
+        for read in events[index].reads:
+            if read.leaf is not None and read.leaf[0] == "poisoned_parameter":
+                return True
+            stack += [p for p in read.producers if p not in seen]
+            seen.update(read.producers)
+    return False
+
+
+_PRODUCTS = frozenset("mul div".split())

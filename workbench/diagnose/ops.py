@@ -57,3 +57,9 @@ FINITE_EVERYWHERE = frozenset(
 
 EXPONENTIALS = frozenset("exp exp2 expm1 cosh sinh".split())
 """Ops that grow exponentially."""
+
+PLACING = frozenset(
+    "fill fill_ full full_like new_full masked_fill masked_fill_ index_put index_put_ "
+    "_index_put_impl_ index_fill index_fill_ scatter scatter_ copy_ lift_fresh where".split()
+)
+"""Ops by which code puts a number where it is given."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from workbench.diagnose.held import Held
 
 OriginKind = Literal[
     "birth",
@@ -55,9 +58,11 @@ class Slice:
         contributors: Events that made an origin possible, with the part they played.
         chain: Bad events from the first origin to the sink, in order.
         visited: All bad events that reach a sink.
+        held: Sinks that only hold constants; there are no origins then.
     """
 
     origins: list[Origin] = field(default_factory=list)
     contributors: list[tuple[int, str]] = field(default_factory=list)
     chain: list[int] = field(default_factory=list)
     visited: set[int] = field(default_factory=set)
+    held: list[Held] = field(default_factory=list)

@@ -246,6 +246,8 @@ def counted_mean() -> Rewrite:
             return _mean(args, kwargs, missing=name == "nanmean")
         if name in ("max", "min", "amax", "amin") and len(args) == 1 and not args[0].numel():
             return args[0].sum()
+        if name == "segment_reduce":  # an empty segment's result is where the reduction begins
+            return func(*args, **{**kwargs, "initial": 0.0})
         if name in ("cross_entropy", "nll_loss"):
             total = func(*args, **{**kwargs, "reduction": "sum"})
             target = args[1]

@@ -19,7 +19,9 @@ from workbench.diagnose.flow import (
     mixes_finite,
     overflows,
     scalar_producer,
+    scales_what_is_learned,
 )
+from workbench.diagnose.held import held_constants
 from workbench.diagnose.ops import MIXING, REDUCTIONS
 from workbench.diagnose.origins import Origin as Origin
 from workbench.diagnose.origins import Slice as Slice
@@ -86,7 +88,9 @@ class _Slicer:
             if not bad and start.leaf is not None:
                 direct += self._leaf(start.leaf, start.counts, -1, start.name)
         self.walk(roots)
-        result = Slice(visited=self.visited)
+        result = Slice(visited=self.visited, held=held_constants(self, starts))
+        if result.held:
+            return result
         result.origins = direct + self._origins()
         self._escape(result)
         result.origins = _unique(sorted(result.origins, key=lambda o: o.order))
@@ -191,7 +195,9 @@ class _Slicer:
         infinite = not math.isnan(value)
         updates = event.where in ("optimizer", "scaler", "clip")
         made_nan = any(write.counts[0] for write in event.writes)
-        if (infinite and event.fills_constant) or (infinite and not updates and not made_nan):
+        if not updates and not event.bad_reads and scales_what_is_learned(self.events, event):
+            self._add(event, Origin("nonfinite_scalar", event.index, argument=name))
+        elif (infinite and event.fills_constant) or (infinite and not updates and not made_nan):
             self.sources[event.index].append(_CONSTANT)
         elif infinite and not updates:
             self._add(event, Origin("conversion", event.index, argument=name))
@@ -268,6 +274,11 @@ class _Slicer:
         ]
         mixing = [event for event in spreads if mixes_finite(event)]
         return self.spread_birth([e.index for e in (*mixing[:1], *spreads[:1])] + ordered[:1])
+
+    def reached(self, start: Start) -> set[int]:
+        """The bad events that lead to a start, of those walked."""
+        roots = self._bad_producers(start.producers)
+        return set(roots).union(*(self._ancestors(root) for root in roots))
 
     def own(self, index: int) -> list[Origin]:
         """The origins noted at an event itself."""

@@ -282,6 +282,9 @@ def _nothing_found(facts: SummaryFacts) -> str:
     trials = findings.get("counterfactuals")
     if isinstance(trials, list) and any(mapping(t).get("result") == "benign_skip" for t in trials):
         return "Only a scaler skip: without the loss scale the same backward is finite."
+    held = findings.get("held")
+    if isinstance(held, list) and held:
+        return clean(mapping(held[0]).get("sentence") or "", 300)
     bad = _first_bad(facts)
     if bad is not None and bad.get("sink") == OTHER_RANK:
         return "Another rank ended the step: nothing in this rank's part of it is non-finite."

@@ -74,7 +74,8 @@ def count(t: Tensor) -> Counts:
     Args:
         t: Any shape, dtype, layout and device. Integer, bool and quantised tensors are finite
             throughout. Sparse tensors count their implicit zeros as finite. Distributed tensors
-            count their local part. Tensors without values (meta) count nothing: ``total`` is 0.
+            count their local part, nested ones what they hold. Tensors without values (meta) count
+            nothing: ``total`` is 0.
 
     Returns:
         Exact counts.
@@ -82,7 +83,7 @@ def count(t: Tensor) -> Counts:
     values = local_values(t)
     if values is None:
         return Counts(finite=t.numel() if t.is_quantized else 0)
-    total = values.numel() if hasattr(t, "to_local") else t.numel()
+    total = values.numel() if hasattr(t, "to_local") or t.is_nested else t.numel()
     if values.numel() == 0 or not can_be_nonfinite(values.dtype):
         return Counts(finite=total)
     if values.dtype in NATIVE and ends_finite(values):

@@ -41,13 +41,16 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def local_values(t: Tensor) -> Tensor | None:
     """The stored values of a tensor, without its history.
 
-    Distributed tensors give their local part and sparse tensors their stored values (implicit
-    zeros are finite). Tensors without values (meta) and quantised ones give None.
+    Distributed tensors give their local part, nested tensors what they hold, and sparse tensors
+    their stored values (implicit zeros are finite). Tensors without values (meta) and quantised
+    ones give None.
     """
     t = without_history(t)
     to_local = getattr(t, "to_local", None)
     if to_local is not None:
         t = to_local()
+    if t.is_nested:
+        t = nested_values(t)
     if t.device.type == "meta" or t.is_quantized:
         return None
     if t.layout is torch.sparse_coo:
@@ -56,6 +59,12 @@ def local_values(t: Tensor) -> Tensor | None:
     if t.layout in _SPARSE_COMPRESSED:
         return t.values()
     return t
+
+
+def nested_values(t: Tensor) -> Tensor:
+    """What a nested tensor holds, its rows one after the other."""
+    held: Tensor | None = getattr(t, "_values", None) if type(t) is not Tensor else None
+    return t.values() if held is None else held
 
 
 def local_part(t: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from workbench.numerics.dense import nested_values
 from workbench.replay.trace_plan import OpPlan
 
 Named = tuple[str, Tensor]
@@ -56,7 +57,7 @@ def _is_tensor(value: object) -> bool:
 def tensors_in(name: str, value: Any) -> Iterable[Named]:
     """List the tensors in one argument or result, with a label each."""
     if isinstance(value, torch.Tensor):
-        return [(name, value)]
+        return [(name, nested_values(value) if value.is_nested else value)]
     if isinstance(value, list | tuple):
         return [
             pair

@@ -9,8 +9,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from workbench.numerics.dense import nested_values
 from workbench.replay.calls import CallMode, Change, unnumbered
 from workbench.replay.trace_arguments import arguments, cloned, list_elements, tensors_in
 from workbench.replay.trace_bad import written_besides, written_in_place
@@ -124,12 +126,16 @@ class _KeepMode(TorchDispatchMode):
             kept = KeptEvent(
                 first,
                 func,
-                tuple(cloned(value) for value in args),
-                {name: cloned(value) for name, value in kwargs.items()},
+                tuple(_copied(value) for value in args),
+                {name: _copied(value) for name, value in kwargs.items()},
                 plan.arguments,
             )
         self.found.events |= dict.fromkeys(numbers, kept)
         out = func(*args, **kwargs)
+        if any(_is_nested(value) for value in args) and not _is_nested(out):
+            for number in numbers:  # what a nested tensor holds has other dimensions to reduce
+                del self.found.events[number]
+            return out
         with quiet():
             kept.outputs = [t.detach().clone() for _, t in tensors_in("out", out)]
             given = arguments(plan, args, kwargs)
@@ -138,3 +144,12 @@ class _KeepMode(TorchDispatchMode):
             if not kept.outputs:  # a list op that writes in place returns nothing
                 kept.outputs = written_in_place(plan, list_elements(plan, given))
         return out
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_nested
+
+
+def _copied(value: Any) -> Any:
+    """A copy of an argument; of a nested tensor, of what it holds."""
+    return cloned(nested_values(value) if _is_nested(value) else value)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from workbench.numerics.counts import first_nonfinite
+from workbench.numerics.dense import nested_values
 from workbench.numerics.exponents import Exponents, exponents
 from workbench.numerics.stats import tensor_stats
 from workbench.replay.trace_arguments import dtype_text
@@ -142,6 +143,7 @@ class Layers:
 def leading_tensors(output: object) -> list[tuple[str, Tensor]]:
     """List the floating tensors in a module's output, at most eight."""
     if isinstance(output, torch.Tensor):
+        output = nested_values(output) if output.is_nested else output
         return [("out", output)] if floating(output) else []
     items: list[Any] = []
     if isinstance(output, list | tuple):

@@ -39,6 +39,18 @@ def frozen_normalisation(x: torch.Tensor) -> torch.Tensor:
     return functional.batch_norm(x[None], torch.zeros(2), torch.tensor([-1.0, 1.0])).sum()
 
 
+def impossible_event(x: torch.Tensor) -> torch.Tensor:
+    """Torch's own code writes an Inf, and the mean takes it with the rest."""
+    events = torch.distributions.Bernoulli(x)
+    return torch.distributions.kl_divergence(
+        events, torch.distributions.Bernoulli(torch.tensor([0.5, 0.0]))
+    ).mean()
+
+
+def mean_of_segments(x: torch.Tensor) -> torch.Tensor:
+    return torch.segment_reduce(x, "mean", lengths=torch.tensor([2, 0]), unsafe=True)
+
+
 def divided_in_python(x: torch.Tensor) -> torch.Tensor:
     return x * (1 / int(x.numel() > 99))
 
@@ -63,6 +75,9 @@ def divided_in_python(x: torch.Tensor) -> torch.Tensor:
         (straight_through, (1.0, 2.0), "mul", "exploding_gradient"),
         (unreachable_state, (1.0, 2.0), "sub", "inf_minus_inf"),
         (divided_in_python, (1.0, 2.0), "", "division_by_zero"),
+        (impossible_event, (0.5, 0.5), "mean", "infinite_constant"),
+        (mean_of_segments, (1.0, 2.0), "segment_reduce", "empty_reduction"),
+        (lambda x: x * INF, (1.0, 2.0), "mul", "nonfinite_number"),
     ],
 )
 def test_a_cause_is_named_where_it_comes_in_another_form(
@@ -114,3 +129,32 @@ def test_a_tensor_from_outside_of_the_model_is_told_as_such() -> None:
     assert judged.origin.kind == "captured_tensor"
     assert judged.cause is not None and judged.cause.label == "poisoned_buffer"
     assert "none of the model's" in judged.cause.explain(judged.case)
+
+
+def test_ones_times_minus_infinity_make_a_mask_and_no_origin() -> None:
+    found = analysed(lambda x: (x + (torch.ones(2, 2) * -INF).triu(1)).softmax(-1), 1.0, 2.0)
+    assert found.origins == [] and found.trace.loss_finite
+
+
+def test_a_bias_correction_is_one_minus_a_power_and_no_mean_of_squares() -> None:
+    class Own(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure: object = None) -> None:
+            for parameter in self.param_groups[0]["params"]:
+                parameter.sub_(self.weighed(parameter.grad))
+
+    class Corrected(Own):
+        def weighed(self, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient / (1 - torch.tensor(0.9) ** 0)
+
+    class Factored(Own):
+        def weighed(self, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient / (gradient**2).mean()
+
+    def cause(optimizer: type[torch.optim.SGD]) -> str | None:
+        model = Through(lambda x: x * 0)
+        chosen = optimizer(model.parameters(), 0.1)
+        return first(analysis_of(model, torch.ones(2), optimizer=chosen))[3]
+
+    assert cause(Corrected) == "bias_correction"
+    assert cause(Factored) == "zero_over_zero"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,6 +72,7 @@ CASES |= {
     ),
     "bad_batch": lambda: forward_only(lambda x: x, NAN, 1.0),
     "gamma_pole": lambda: forward_only(torch.lgamma, 0.0, 1.0),
+    "infinite_constant": lambda: forward_only(lambda x: x.masked_fill(x > 0, INF).amin(), 1.0),
     "singular_matrix": lambda: forward_only(
         lambda x: torch.linalg.cholesky(torch.outer(x, x)), 1.0, 2.0
     ),
@@ -385,8 +387,6 @@ def test_texts_claim_no_more_than_the_evidence() -> None:
 
 
 def test_logging_alone_is_said_only_where_the_update_was_seen_to_be_finite() -> None:
-    from dataclasses import replace
-
     found = CASES["logging_only"]()
     judged = found.origins[0]
     assert judged.cause is not None and judged.cause.label == "logging_only"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.numerics.examples import FLOAT8, FLOATS, INF, NAN, mixed, values_of
-from workbench.numerics import Counts, all_finite, count, first_nonfinite
+from workbench.numerics import Counts, all_finite, count, first_nonfinite, tensor_stats
 
 
 def expected(t):
@@ -183,3 +183,16 @@ def test_counts_add_up():
     kinds = [Counts(1, 1, 1, 0), Counts(0, 1, 1), Counts(neg_inf=1), Counts(finite=1)]
     assert [c.kind for c in kinds] == ["nan", "+inf", "-inf", None]
     assert math.isnan(NAN)
+
+
+def test_a_derivative_known_to_be_zero_has_no_memory_and_is_finite():
+    zero = torch._efficientzerotensor((5,))
+    assert all_finite([zero]) and count(zero) == Counts(finite=5)
+    assert tensor_stats(zero)[:6] == tensor_stats(torch.zeros(5))[:6]
+
+
+def test_a_nested_tensor_counts_what_it_holds():
+    rows = [torch.tensor([1.0, NAN]), torch.tensor([INF]), torch.ones(3)]
+    nested = torch.nested.nested_tensor(rows, layout=torch.jagged)
+    assert count(nested) == Counts(nan=1, pos_inf=1, finite=4)
+    assert not all_finite([nested])

@@ -18,11 +18,30 @@ def _rule(case: Case) -> bool:
 
 
 def _from_a_power(case: Case) -> bool:
-    """Whether the denominator is 1 minus a power, as a bias correction is."""
+    """Whether the denominator is 1 minus a power βᵗ with t of 0, as a bias correction is.
+
+    A square (``mean(g ** 2)``) is a power too, but nothing is subtracted from it, and its exponent
+    is no step counter.
+    """
     graph = case.trace.graph
-    makers = [p for read in case.event.reads for p in read.producers] if case.event else []
-    earlier = [p for index in makers for read in graph[index].reads for p in read.producers]
-    return any(graph[index].base.startswith("pow") for index in [*makers, *earlier])
+    level = [(p, False) for r in case.event.reads for p in r.producers] if case.event else []
+    for _ in range(_HOPS):
+        following: list[tuple[int, bool]] = []
+        for index, subtracted in level:
+            event = graph[index]
+            base = event.base.removeprefix("_foreach_").rstrip("_")
+            if base == "pow" and subtracted and dict(event.scalars).get("exponent", 0) == 0:
+                return True
+            if base in _BETWEEN:
+                less = subtracted or base in ("sub", "rsub", "add")
+                following += [(p, less) for r in event.reads for p in r.producers]
+        level = following
+    return False
+
+
+_HOPS = 5
+_BETWEEN = frozenset("sub rsub add neg sqrt mul div reciprocal _to_copy".split())
+"""What lies between βᵗ and the division: 1 − βᵗ, its root, its product with the rest."""
 
 
 def _explain(case: Case) -> str:

@@ -19,6 +19,8 @@ def _rule(case: Case) -> bool:
     if case.base in ("mean", "nanmean", "median", "nanmedian"):
         value = case.argument("self")
         return value is not None and value.numel() == 0
+    if case.base == "segment_reduce":
+        return case.argument("reduce") == "mean" and _has_empty_segment(case)
     if case.base in ("nll_loss_forward", "nll_loss2d_forward"):
         target, ignored = case.argument("target"), case.argument("ignore_index")
         if target is None:
@@ -29,6 +31,13 @@ def _rule(case: Case) -> bool:
     return False
 
 
+def _has_empty_segment(case: Case) -> bool:
+    lengths, offsets = case.argument("lengths"), case.argument("offsets")
+    if lengths is None and offsets is not None:
+        lengths = offsets.diff(dim=-1)
+    return lengths is not None and bool((lengths == 0).any())
+
+
 def _explain(case: Case) -> str:
     if case.origin.kind == "exception":
         return "A reduction was asked for over an empty selection, which has no result."
@@ -36,6 +45,8 @@ def _explain(case: Case) -> str:
         return "No label counts (ignored, or of weight 0), so the mean divides 0 by 0."
     if "median" in case.base:
         return "The median is over an empty selection, which has none."
+    if case.base == "segment_reduce":
+        return "The mean is over a segment of length 0, which is 0 divided by 0."
     return "The mean is over an empty selection, which is 0 divided by 0."
 
 
