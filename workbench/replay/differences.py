@@ -6,12 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.evidence import environment, environment_differences
+from workbench.evidence.wording import clean, counted
 from workbench.replay.settings import applied
+from workbench.step.hooks import lacking
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from workbench.evidence import Conditions
     from workbench.replay.source import Source
 
+_NAMED = 3
+"""Hooks that are named."""
 LONGEST = 120
 """Characters of a recorded value that are shown: bundles are untrusted."""
 
@@ -54,6 +60,28 @@ def in_words(rows: Sequence[Row]) -> list[str]:
     return [
         f"{row['field']} differs (recorded {_short(row['recorded'])}, here {_short(row['here'])})"
         for row in rows
+    ]
+
+
+def hooks_in_words(source: Source, model: nn.Module) -> list[str]:
+    """Say which hooks of the recorded model the replayed one lacks; nothing where it lacks none.
+
+    Args:
+        source: The record.
+        model: The replayed model, after its forward.
+    """
+    state = source.state.model
+    found = [] if state is None else lacking(state, model)
+    if not found:
+        return []
+    named = [
+        f"{clean(name, LONGEST)} on {repr(clean(path, LONGEST)) if path else 'the model itself'}"
+        for path, name in dict.fromkeys(found)
+    ]
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    hooks = counted(len(found), "hook")
+    return [
+        f"The model built here lacks {hooks} of the recorded one: {', '.join(named[:_NAMED])}{more}"
     ]
 
 

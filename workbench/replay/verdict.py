@@ -18,7 +18,7 @@ from workbench.evidence.verdicts import OTHER_RANK, elsewhere_sentence
 from workbench.evidence.wording import counted
 from workbench.numerics.comparison import compare
 from workbench.replay.alone import alone, own_part
-from workbench.replay.differences import differences, in_words, missing
+from workbench.replay.differences import differences, hooks_in_words, in_words, missing
 from workbench.replay.plan import recorded_stop
 from workbench.replay.result import Reproduction, RunResult, Verdict
 
@@ -44,6 +44,7 @@ class Grade:
         unequal: What of the bitwise comparison did not hold, one sentence each.
         said: What stands for other ranks, one sentence each.
         put_in: Whether the reduced gradients were put in from the record.
+        hooks: What is said of hooks that the replayed model lacked, where it came out otherwise.
     """
 
     verdict: Verdict
@@ -51,6 +52,7 @@ class Grade:
     unequal: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     put_in: bool = False
+    hooks: list[str] = field(default_factory=list)
 
 
 def judge(replay: Replay) -> Reproduction:
@@ -97,6 +99,7 @@ def _bare_run(replay: Replay, *, compare_own: bool = False) -> tuple[RunResult, 
         _compare_own(graded, session)
     graded.put_in = session.reduction.put_in
     graded.said += [*session.said, *session.reduction.sentences()]
+    graded.hooks = hooks_in_words(source, session.runner.model)
     return result, graded
 
 
@@ -126,6 +129,7 @@ def _reproduction(
         listed += graded.unequal
         if source.state.low_level:
             listed.append("the user's own loop was recorded, and the step may not do what it did")
+        graded.said += graded.hooks
     listed += graded.said
     sentence = verdict_sentence(
         verdict,

@@ -133,6 +133,9 @@ def _set_attribute(module: nn.Module, name: str, value: Any) -> None:
     """Set a plain attribute; a name from a bundle may not replace a method, hook or submodule."""
     if name in INTERNAL or name.startswith("__"):
         return
+    if "hook" in name and isinstance(value, bool):
+        # "they are installed" is not true of this model: whoever set it has to find them missing
+        return
     if name not in module.__dict__ and hasattr(type(module), name):
         return
     current = module.__dict__.get(name)

@@ -21,6 +21,7 @@ from workbench.numerics.counts import count
 from workbench.numerics.digests import mask_digest
 from workbench.step.bad_sets import BadSet
 from workbench.step.held import Held, hold
+from workbench.step.hooks import hooks_of
 from workbench.step.looks import Look, Seen, see
 from workbench.step.model_state import (
     MUTABLE,
@@ -278,6 +279,8 @@ def _describe(seen: Seen) -> dict[str, Any]:
         "training": seen.training,
         "attributes": attributes,
     }
+    if hooks := hooks_of(seen.module):
+        described["hooks"] = hooks
     if seen.extra_state is not None:
         described["extra_state"] = seen.extra_state
     return described

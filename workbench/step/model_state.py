@@ -58,7 +58,7 @@ class ModelState:
         info: What is known of each tensor.
         ties: Groups of names that are one and the same parameter or buffer.
         modules: By path: ``type``, ``training``, ``attributes`` (plain values) and, where the
-            module has it, ``extra_state``.
+            module has them, ``extra_state`` and ``hooks`` (names of functions).
         missing: What could not be kept: name and why.
         shards: Where a tensor that is one rank's part belongs in its whole.
     """
