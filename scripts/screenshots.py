@@ -255,12 +255,17 @@ def died(page: Any) -> None:
     """The replay process was killed from outside while it worked."""
     page.locator(".wb-notes-button").click()
     _button(page, "Report…").click()
-    _button(page, "Run to first bad").click()
-    page.wait_for_selector(".wb-progress:visible", timeout=LONG)
-    deadline = time.monotonic() + 60
-    while not lab.kill_replays() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    page.wait_for_selector("[data-wb=again]", timeout=LONG)
+    page.locator(".wb-run-toggles button", has_text="Original").click()
+    for _ in range(4):  # a replay may be over before it is killed
+        _button(page, "Run to first bad").click()
+        page.wait_for_selector(".wb-progress:visible", timeout=LONG)
+        deadline = time.monotonic() + 60
+        while not lab.kill_replays() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        _idle(page)
+        time.sleep(1.0)
+        if page.locator("[data-wb=again]").count():
+            return
 
 
 SCENES = (

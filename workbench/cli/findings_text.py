@@ -65,7 +65,8 @@ def findings_lines(data: Mapping[str, Any]) -> list[str]:
 def _origin(origin: Mapping[str, Any]) -> str:
     held = before_the_step(origin)
     born = [f"Born at {origin.get('op') or _words(origin.get('kind'))} in {origin_place(origin)}"]
-    born += [f"stage {_words(origin.get('stage'))}"]
+    if origin.get("stage") != "backward":  # the place says so
+        born.append(f"stage {_words(origin.get('stage'))}")
     parts = [
         *(born if held is None else [f"It was {held}"]),
         _words(origin.get("cause") or "cause not known"),

@@ -118,7 +118,8 @@ def origin(incident: Incident) -> Section:
     if not found:
         missing = NEEDS_REPLAY if wording.needs_replay(incident) else _NOTHING_WRONG
         shown.append(blocks.paragraph(missing))
-        shown.append(blocks.paragraph(f"Why: {wording.line(incident, 'Why')}"))
+        if not departures(data):  # else each is said below
+            shown.append(blocks.paragraph(f"Why: {wording.line(incident, 'Why')}"))
     for item in found:
         shown += _one_origin(incident, item, numbered=len(found) > 1)
     links = wording.chain(incident)

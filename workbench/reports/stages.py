@@ -23,7 +23,7 @@ def stage_rows(incident: Incident) -> Rows:
     events = None if incident.events is None else dict(incident.events.columns)
     caught = (incident.first_bad or {}).get("stage")
     rows = tuple(
-        (f"{mark} {wording.words(stage).replace(' ', NBSP)}", text, ESTABLISHES[stage])
+        (f"{mark} {wording.words(stage)}".replace(" ", NBSP), text, ESTABLISHES[stage])
         for stage in STAGES
         for mark, text in [_stage(incident, events, stage, caught)]
     )

@@ -1,6 +1,7 @@
 from tests.unit.reports.fabricated import incident
 from workbench.reports import sections
 from workbench.reports.blocks import FINDINGS, MIMETYPE, PLOTLY
+from workbench.reports.stages import NBSP
 
 
 def rows(section):
@@ -8,7 +9,7 @@ def rows(section):
 
 
 def test_stages_tell_the_trace_from_the_gate():
-    found = {row[0]: row[1] for row in rows(sections.stages(incident()))}
+    found = {row[0].replace(NBSP, " "): row[1] for row in rows(sections.stages(incident()))}
     assert found["✕ loss"] == "Caught here: 1 NaN of 1."
     assert found["! forward"] == "3 ops; results 1 with −Inf."
     assert found["· backward"] == "Came after the gate."

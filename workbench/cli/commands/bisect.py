@@ -10,7 +10,7 @@ from workbench.cli.command import Command
 from workbench.cli.options import bundle_argument, code_options, json_option, require_code
 from workbench.cli.output import emit, note, say, table
 from workbench.errors import UsageError
-from workbench.evidence.wording import before_the_step, counted
+from workbench.evidence.wording import before_the_step, counted, origin_place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,9 +71,11 @@ def _where(data: dict[str, Any]) -> list[str]:
     origin = data["origin"]
     lines = ["Nothing non-finite reaches a sink of this step here."]
     if origin is not None:
-        place = origin["module"] or origin["where"]
         held = before_the_step(origin)
-        lines = [f"Born at {origin['op'] or origin['kind']} in {place} · {origin['stage']}"]
+        what = origin["op"] or origin["kind"]
+        place = origin_place(origin)
+        at = "" if place.endswith("backward") else f" · {origin['stage']}"
+        lines = [f"Born at {what} in {place}{at}"]
         if held is not None:
             lines = [f"It was {held}"]
         if origin["source"]:

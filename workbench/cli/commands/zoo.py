@@ -53,6 +53,12 @@ def _done(stem: str, row: dict[str, Any]) -> None:
     note(f"{stem}: {row['error'] or 'done'}, {row['seconds']:.1f} s")
 
 
+def _place(row: dict[str, Any]) -> str:
+    if row["where"] == "module":
+        return row["module"] or "the model"
+    return row["module"] or row["where"] or "–"
+
+
 def _cells(stem: str, row: dict[str, Any]) -> list[str]:
     if row["error"] is not None:
         return [stem, "error", "", "", "", str(row["error"])[:80]]
@@ -66,7 +72,7 @@ def _cells(stem: str, row: dict[str, Any]) -> list[str]:
         stem,
         row["stage"] or "–",
         row["op"] or ("no origin" if not row["origins"] else "–"),
-        row["module"] or row["where"] or "–",
+        _place(row),
         row["cause"] or "–",
         word,
     ]
