@@ -132,7 +132,7 @@ class Search:
                     self._answer(*found)
                 return
             patches = [c.place for c, _ in accepted if c.place is not None]
-            what = found[0].name + (" and what was found before it" if accepted[1:] else "")
+            what = f"{found[0].name}{' and what was found before it' if accepted[1:] else ''}"
             if not self._fails(patch(patches), f"{what} set finite"):
                 break
         self._answer_first(accepted, patch)
@@ -146,9 +146,7 @@ class Search:
         places = [c.place for c, _ in accepted if c.place is not None]
         for number, found in enumerate(accepted):
             others = places[:number] + places[number + 1 :]
-            if not others or self._fails(
-                patch(others), f"all found but number {number + 1} set finite"
-            ):
+            if not others or self._fails(patch(others), f"all but number {number + 1} set finite"):
                 self._answer(*found, patched=found not in unpatched)
                 return
 

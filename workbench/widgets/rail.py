@@ -100,7 +100,8 @@ class Rail:
         chosen = chosen_stage(state)
         whose = RECORDED if state.shown is None else state.look.shown
         running = state.activity is not None and state.activity.run == state.look.shown
-        note = "not replayed" if state.shown is None else "replaying" if running else "replayed"
+        ran = state.shown is not None and state.shown.reached > 0
+        note = "replaying" if running else "replayed" if ran else "not replayed"
         self._whose.value = f'<b>{esc(whose)}</b><br><span class="wb-dim">{esc(note)}</span>'
         for stage in state.stages:
             self._draw_stage(stage, chosen is not None and stage.name == chosen.name)

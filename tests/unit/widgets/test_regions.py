@@ -44,7 +44,10 @@ def test_recorded_and_replayed_are_never_shown_alike(panel):
     assert "Recorded" in panel.rail._whose.value
     panel.run_to_first_bad()
     panel.wait()
-    assert "Original" in panel.rail._whose.value
+    assert "Original" in panel.rail._whose.value and ">replayed<" in panel.rail._whose.value
+    panel._commands.act("reset")
+    panel.wait()
+    assert ">not replayed<" in panel.rail._whose.value, "no stage has run"
 
 
 def test_a_changed_switch_shows_its_recorded_value_and_offers_a_replay(panel):
