@@ -29,8 +29,10 @@ _NODES: Final = (
     "MinimumBackward",
     "MaximumBackward",
     "MulBackward",
+    "IndexBackward",
 )
-_OPS: Final = frozenset({"where", "masked_fill", "masked_fill_", "mul"})
+_PUTS: Final = frozenset({"index_put", "index_put_", "_index_put_impl_"})
+_OPS: Final = frozenset({"where", "masked_fill", "masked_fill_", "mul"}) | _PUTS
 _SATURATING: Final = (
     "ExpBackward",
     "Exp2Backward",
@@ -91,10 +93,20 @@ def left_out(kept: KeptEvent) -> Tensor | None:
     if not kept.outputs or not _is_selection(kept):
         return None
     out = kept.outputs[0]
+    if plan_of(kept.func).base in _PUTS:
+        return _not_indexed(kept, out)
     for value in (*kept.args, *kept.kwargs.values()):
         if isinstance(value, torch.Tensor) and value.dtype == out.dtype and value.dim():
             return (out == 0) & (value != 0)
     return None
+
+
+def _not_indexed(kept: KeptEvent, out: Tensor) -> Tensor:
+    """What an index left out of forward: backward puts the gradient of the rest among zeros."""
+    indices = kept.args[1] if len(kept.args) > 1 else kept.kwargs["indices"]
+    left = torch.ones(out.shape, dtype=torch.bool, device=out.device)
+    torch.ops.aten.index_put_(left, list(indices), torch.tensor(False, device=out.device))
+    return left
 
 
 def _is_selection(kept: KeptEvent) -> bool:

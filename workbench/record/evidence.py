@@ -65,6 +65,7 @@ def evidence_of(
         "notes": list(session.notes),
         "order": list(session.recorder.order.found),
         "checkpoints": session.checkpoints,
+        "held": session.recorder.held,
         "digests": {
             "loss_bits": session.loss_bits,
             "gradients": session.gradient_digests(),

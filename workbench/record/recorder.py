@@ -38,7 +38,7 @@ from workbench.record.record import grad_norm
 from workbench.record.recovery import RecoveryRing
 from workbench.record.result import StepResult
 from workbench.record.running import RecordingRunner
-from workbench.record.scanning import UpdateScan
+from workbench.record.scanning import UpdateScan, held_parameters
 from workbench.record.session import Session
 from workbench.record.trip import Agree, Finding, alone
 from workbench.step.domains import check_domains
@@ -147,6 +147,7 @@ class Recorder:
         self.guard("clean-up", lambda: remove_leftovers(self.directory))
         self.may_update_early = may_update_early(step, model)
         self.reference = self._find_reference()
+        self.held = self.guard("parameters", lambda: held_parameters(model)) or {}
         self.quiet = QuietSteps(self)
 
     def jumped(self, runner: StepRunner) -> bool:

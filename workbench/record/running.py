@@ -59,6 +59,7 @@ class RecordingRunner(StepRunner):
             recorder.scaler,
             before_unit=self._before,
         )
+        self.held = recorder.held
         self._recorder = recorder
         self._session = session
         self._total_norm: Tensor | None = None

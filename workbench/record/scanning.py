@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from workbench.numerics.finite_test import FiniteTest
 from workbench.record.settings import learning_rates
-from workbench.step.gates import optimizer_state_tensors
+from workbench.step.gates import check_parameters, optimizer_state_tensors
 from workbench.step.names import named_parameters
 from workbench.step.runner import StepValues
 from workbench.step.values import scalar
@@ -153,3 +153,18 @@ def _is_small(model: nn.Module) -> bool | None:
     if any(is_lazy(parameter) for parameter in parameters):
         return None
     return sum(parameter.numel() for parameter in parameters) <= SMALL
+
+
+def held_parameters(model: nn.Module) -> dict[str, str]:
+    """Which elements are -Inf in the parameters that hold nothing else non-finite.
+
+    That is a mask, as in a learned attention bias (DESIGN section 7, rule 3), as long as no
+    element joins them.
+
+    Returns:
+        The mask's digest by sink name.
+    """
+    if any(is_lazy(parameter) for _, parameter in named_parameters(model)):
+        return {}
+    bad = check_parameters(model)
+    return {b.name: b.mask for b in bad if not b.counts.nan and not b.counts.pos_inf}

@@ -121,6 +121,7 @@ class Session:
         self._graphs = graphs_captured()
         self.batches = batches
         self.runner = ReplayRunner(step, model, optimizers, scaler, self.conditions, self.recorded)
+        self.runner.held = self.source.held
         if self.source.wrap is None and not self.changed:
             self.runner.reduction = self.reduction
         self.runner.reduces = (

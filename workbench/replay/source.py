@@ -133,6 +133,12 @@ class Source:
         return found if isinstance(found, Mapping) else {}
 
     @property
+    def held(self) -> Mapping[str, str]:
+        """The masks that parameters held when the run began, as its gates knew them."""
+        found = self.evidence.get("held")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
     def bad_elsewhere(self) -> int | None:
         """The rank that tripped, where this rank stopped only because that one did; else None."""
         bad = self.first_bad

@@ -297,7 +297,7 @@ def contaminated(runner: StepRunner) -> dict[str, list[str]]:
         return [bad.name.partition(":")[2] for bad in found]
 
     return {
-        "parameters": names(gates.check_parameters(runner.model)),
+        "parameters": names(gates.check_parameters(runner.model, runner.held)),
         "buffers": names(gates.check_buffers(runner.model, {})),
         "optimizer_state": names(gates.check_optimizer_state(runner.model, runner.optimizers)),
     }

@@ -187,12 +187,21 @@ def check_norm(norm: Tensor | float | None) -> tuple[BadTensor, ...]:
     return _bad("grad_norm", [("grad_norm", torch.as_tensor(norm))])
 
 
-def check_parameters(model: nn.Module) -> tuple[BadTensor, ...]:
-    """Gate parameters, trainable or not."""
-    return _bad(
+def check_parameters(
+    model: nn.Module, held: Mapping[str, str] | None = None
+) -> tuple[BadTensor, ...]:
+    """Gate parameters, trainable or not.
+
+    Args:
+        model: The model.
+        held: Masks that parameters held when the run began, by sink name: one that still holds
+            the same does not trip.
+    """
+    bad = _bad(
         "parameter",
         ((f"parameter:{name}", parameter) for name, parameter in named_parameters(model)),
     )
+    return tuple(one for one in bad if not held or held.get(one.name) != one.mask)
 
 
 def check_optimizer_state(
@@ -309,6 +318,7 @@ def after_update_sinks(
     optimizers: Sequence[Optimizer],
     scaler: Any,
     masks_before: Mapping[str, BadSet],
+    held: Mapping[str, str] | None = None,
 ) -> tuple[BadTensor, ...]:
     """Gate everything an update may have spoiled.
 
@@ -317,9 +327,10 @@ def after_update_sinks(
         optimizers: The optimizers.
         scaler: The loss scaler, or None.
         masks_before: ``buffer_masks`` from the start of the step.
+        held: As for ``check_parameters``.
     """
     return (
-        *check_parameters(model),
+        *check_parameters(model, held),
         *check_optimizer_state(model, optimizers),
         *check_scale(scaler),
         *check_buffers(model, masks_before),

@@ -101,6 +101,7 @@ class StepRunner:
         self.before_unit = before_unit
         self._batches: Sequence[Any] = ()
         self._masks_before: dict[str, gates.BadSet] = {}
+        self.held: Mapping[str, str] = {}
         self._will_skip = False
         self._gate_context: Callable[[], AbstractContextManager[Any]] = nullcontext
 
@@ -321,7 +322,7 @@ class StepRunner:
             return _outcome(unit, bad)
         if unit.stage == "after_update":
             bad = gates.after_update_sinks(
-                self.model, self.optimizers, self.scaler, self._masks_before
+                self.model, self.optimizers, self.scaler, self._masks_before, self.held
             )
             return _outcome(unit, bad)
         return Outcome(unit)

@@ -100,6 +100,9 @@ def test_a_cause_is_named_where_it_comes_in_another_form(
         (lambda x: x.sqrt().clamp(min=0.1), "unselected_branch_gradient"),
         (lambda x: torch.maximum(x.sqrt(), torch.full_like(x, 0.1)), "unselected_branch_gradient"),
         (lambda x: x.sqrt() * (x > 0).float() + 1, "unselected_branch_gradient"),
+        (lambda x: x.sqrt()[x > 0], "unselected_branch_gradient"),
+        (lambda x: x.sqrt()[[1, 1]] + x, "unselected_branch_gradient"),
+        (lambda x: x.sqrt()[x < 5], "singular_gradient"),
         (lambda x: x.sqrt() * (3 * x) + 1, "singular_gradient"),
     ],
 )
@@ -158,3 +161,22 @@ def test_a_bias_correction_is_one_minus_a_power_and_no_mean_of_squares() -> None
 
     assert cause(Corrected) == "bias_correction"
     assert cause(Factored) == "zero_over_zero"
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "said"),
+    [
+        (torch.sqrt, -2e9, "is −2e9."),
+        (torch.sqrt, -1e-7, "is −1e-7, as rounding alone can make it."),
+        (torch.acos, 1.0000001, "by 1.192e-7, as rounding alone can make it."),
+        (torch.acosh, -4.0, "by 5."),
+        (lambda x: 1 / x.clamp(max=1e-40) * 1e30, 0.5, "by numbers as small as 1e-40."),
+        (lambda x: x + torch.zeros(2) * -INF, 1.0, "by the number −Inf: 0 × Inf is NaN."),
+    ],
+)
+def test_a_sentence_says_how_far_a_value_lies_outside(
+    function: Function, value: float, said: str
+) -> None:
+    judged = analysed(function, value, value).origins[0]
+    assert judged.cause is not None
+    assert judged.cause.explain(judged.case).endswith(said)

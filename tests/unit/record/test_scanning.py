@@ -5,7 +5,7 @@ import recorded_steps as steps
 import torch
 from torch import nn
 
-from workbench import NonFiniteError, Policy, Recorder, TrainingStep, open_bundle
+from workbench import NonFiniteError, Policy, Recorder, Replay, TrainingStep, open_bundle
 from workbench.record import scanning
 from workbench.record.scanning import UpdateScan, share_of
 from workbench.step.runner import StepValues
@@ -97,3 +97,37 @@ def test_buffers_bad_before_the_step_do_not_trip(tmp_path):
         step.forward = spoil
         recorder.train_step(step.batch(1))
     assert open_bundle(raised.value.bundle).first_bad.tensor == "buffer:mask"
+
+
+class Biased(Wide):
+    """Attention whose learned bias holds -Inf where attention is forbidden."""
+
+    def build_model(self):
+        model = nn.Linear(2, 2)
+        model.register_parameter("mask", nn.Parameter(torch.tensor([0.0, -math.inf])))
+        return model
+
+    def build_optimizer(self, model):
+        return torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.1)
+
+    def forward(self, model, batch):
+        return (model(batch) + model.mask).softmax(-1) @ batch
+
+    def update(self, model, optimizer, scaler):
+        TrainingStep.update(self, model, optimizer, scaler)
+        if self.step_index == 3:
+            with torch.no_grad():
+                model.mask[0] = -math.inf
+
+
+def test_a_parameter_that_holds_its_mask_does_not_trip_until_an_element_joins_it(tmp_path):
+    step = Biased()
+    model, optimizers, _ = steps.build(step)
+    recorder = Recorder(step, model, optimizers, None, tmp_path)
+    batch = torch.tensor([[1.0, 2.0], [3.0, -1.0]])
+    assert recorder.train_step(batch).updated and recorder.train_step(batch).updated
+    captured = recorder.train_step(batch, capture="to replay it").incident
+    assert Replay(captured, step=step).verdict().verdict == "bitwise"
+    with pytest.raises(NonFiniteError) as raised:
+        recorder.train_step(batch)
+    assert open_bundle(raised.value.bundle).first_bad.tensor == "parameter:mask"

@@ -21,7 +21,7 @@ CAUSE = Cause(
     order=62,
     rule=_rule,
     explain=_explain,
-    fix="Keep this tensor in float32 or bfloat16, or scale it before the cast.",
+    fix="Keep this tensor in a dtype of a wider range, or scale it before the cast.",
     limits="It does not show why the value is this large.",
     counterfactuals=lambda case: [
         *rewritten(case, "float32 instead of the cast", without_cast()),

@@ -6,6 +6,8 @@ from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import Intervention, rewritten
 from workbench.diagnose.rewrites import clamped_argument
+from workbench.diagnose.rounding import by_rounding
+from workbench.evidence.wording import number
 
 _INVERSE = frozenset("acos asin acosh atanh arccos arcsin erfinv acos_ asin_".split())
 
@@ -15,7 +17,16 @@ def _rule(case: Case) -> bool:
 
 
 def _explain(case: Case) -> str:
-    return f"The argument of {case.base} lies outside of its domain, often by rounding only."
+    text = f"The argument of {case.base} lies outside of its domain"
+    value = case.tensor("self")
+    if value is None:
+        return f"{text}."
+    beyond = 1 - value if "acosh" in case.base else value.abs() - 1
+    beyond = beyond[beyond > 0]
+    if not beyond.numel():
+        return f"{text}."
+    far = float(beyond.max())
+    return f"{text} by {number(far)}{by_rounding(far, value)}."
 
 
 _INSIDE: dict[str, tuple[float | None, float | None, str]] = {

@@ -6,6 +6,7 @@ from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import in_wider_dtype, rewritten
 from workbench.diagnose.rewrites import bounded_operands
+from workbench.evidence.wording import number
 
 
 def _rule(case: Case) -> bool:
@@ -13,7 +14,15 @@ def _rule(case: Case) -> bool:
 
 
 def _explain(case: Case) -> str:
-    return f"{case.event.op if case.event else 'The op'} gives more than {case.dtype} can hold."
+    text = f"{case.event.op if case.event else 'The op'} gives more than {case.dtype} can hold"
+    division = case.division()
+    if division is None:
+        return f"{text}."
+    small = division[1].abs()
+    small = small[small > 0]
+    if not small.numel() or float(small.min()) >= 1:
+        return f"{text}."
+    return f"{text}: it divides by numbers as small as {number(float(small.min()))}."
 
 
 CAUSE = Cause(
@@ -21,7 +30,7 @@ CAUSE = Cause(
     order=65,
     rule=_rule,
     explain=_explain,
-    fix="Look at what grew: inputs, weights or the number of terms.",
+    fix="Look at what grew (inputs, weights, the number of terms), or at what became that small.",
     limits="It does not show whether inputs, weights or the number of terms should be smaller.",
     counterfactuals=lambda case: [
         *in_wider_dtype(case),

@@ -69,7 +69,10 @@ CAUSE = Cause(
     order=52,
     rule=_rule,
     explain=_explain,
-    fix="Use log_softmax or cross_entropy on the logits, or clamp the argument away from 0.",
+    fix=(
+        "Clamp the argument away from 0; where it comes of a softmax or sigmoid, use log_softmax, "
+        "logsigmoid or a loss of the logits."
+    ),
     limits="It does not show that a clamp keeps the gradient useful.",
     counterfactuals=_counterfactuals,
 )

@@ -7,6 +7,7 @@ import math
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.read_out import read_out_before
 from workbench.diagnose.rewrites import finite_numbers
 
 
@@ -21,7 +22,7 @@ def _explain(case: Case) -> str:
     names = [name for name, value in event.scalars if not math.isfinite(value)] if event else []
     return (
         f"The number passed as {', '.join(names) or 'an argument'} was not finite; the "
-        "tensors were."
+        f"tensors were.{read_out_before(case)}"
     )
 
 
@@ -30,7 +31,7 @@ CAUSE = Cause(
     order=13,
     rule=_rule,
     explain=_explain,
-    fix="Check the schedule: assert that every learning rate, decay and scale is finite.",
+    fix="Check what computes it: assert that every learning rate, decay and scale is finite.",
     limits="It does not show which schedule or setting computed the number.",
     counterfactuals=lambda case: rewritten(
         case, "0 for the number that is not finite", finite_numbers()

@@ -7,6 +7,7 @@ import math
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import rewritten
+from workbench.diagnose.read_out import read_out_before
 from workbench.diagnose.rewrites import finite_numbers
 from workbench.evidence.wording import number
 
@@ -23,15 +24,7 @@ def _explain(case: Case) -> str:
     said = f"The Python number given as {bad[0][0]} was {number(bad[0][1])}" if bad else (
         "A number written in the code was not finite"
     )  # fmt: skip
-    makers = [index for index, role in case.slice.contributors if role == "produced_scalar"]
-    if not makers:
-        return f"{said}; the tensors were finite."
-    maker = case.trace.graph[makers[0]]
-    line = f" at {maker.source}" if maker.source else ""
-    return (
-        f"{said}; the tensors were finite. The last such number read out of a tensor before it "
-        f"came from {maker.op}{line}."
-    )
+    return f"{said}; the tensors were finite.{read_out_before(case)}"
 
 
 def _bad(value: float) -> bool:

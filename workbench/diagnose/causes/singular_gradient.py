@@ -38,8 +38,8 @@ CAUSE = Cause(
     rule=_rule,
     explain=_explain,
     fix=(
-        "Keep the forward value away from that point (add an eps inside the root, "
-        "clamp, or use a norm with a zero subgradient)."
+        "Keep the forward value away from that point (an eps inside a root, a clamp, a norm with "
+        "a zero subgradient, a small diagonal added to a matrix)."
     ),
     limits="It does not show that the forward value itself is wrong: it is finite.",
     counterfactuals=_counterfactuals,

@@ -7,6 +7,8 @@ from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import Intervention, rewritten
 from workbench.diagnose.rewrites import clamped_argument
 from workbench.diagnose.rewrites_values import positive_variance
+from workbench.diagnose.rounding import by_rounding
+from workbench.evidence.wording import number
 
 _ROOTS = frozenset("sqrt rsqrt sqrt_ rsqrt_ _foreach_sqrt".split())
 
@@ -32,7 +34,10 @@ def _rule(case: Case) -> bool:
 def _explain(case: Case) -> str:
     if _of_variance(case):
         return "A running variance is negative, by more than the eps that is added to it."
-    return "The argument of the square root is negative, often by rounding only."
+    value = case.tensor("self")
+    assert value is not None  # noqa: S101 - the rule has looked at it
+    least = float(value[value < 0].min())
+    return f"The argument of the square root is {number(least)}{by_rounding(least, value)}."
 
 
 def _counterfactuals(case: Case) -> list[Intervention]:

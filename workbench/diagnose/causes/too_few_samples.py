@@ -40,7 +40,7 @@ CAUSE = Cause(
     order=31,
     rule=_rule,
     explain=_explain,
-    fix="Use drop_last, refuse batches of one, or use the biased variance.",
+    fix="Use the biased variance; where it is over samples, drop_last or refuse batches of one.",
     limits="It does not show that other batches have enough samples.",
     counterfactuals=lambda case: (
         rewritten(case, "the running statistics instead of the batch's", running_statistics())

@@ -76,8 +76,8 @@ def _was_left_out(case: Case, parts: list[int], bad: Tensor) -> bool:
 def _explain(case: Case) -> str:
     if case.origin.kind != "saved_value":
         return (
-            "The gradient that a where, a mask or a limit sends to what it left out is 0, and the "
-            "derivative there is infinite: 0 × Inf, or 0 / 0, is NaN."
+            "The gradient that a where, a mask, an index or a limit sends to what it left out is "
+            "0, and the derivative there is infinite: 0 × Inf, or 0 / 0, is NaN."
         )
     return (
         "Forward dropped a non-finite value, but its derivative is multiplied by 0: 0 × Inf is "

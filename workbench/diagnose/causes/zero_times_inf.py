@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import Intervention, rewritten
 from workbench.diagnose.rewrites import absorbing_product
 from workbench.diagnose.rewrites_values import bounded_infinities
 from workbench.diagnose.selections import levelled_off, saturated
+from workbench.evidence.wording import number
 
 _PRODUCTS = frozenset("mul mm bmm addmm matmul div baddbmm addcmul addcdiv".split())
 _CALLS = frozenset("mul multiply".split())
@@ -32,6 +35,10 @@ def _explain(case: Case) -> str:
         )
     if _divides(case):
         return "An infinity is divided by an infinity: Inf / Inf is Inf × 0, which is NaN."
+    numbers = [value for _, value in case.event.scalars] if case.event is not None else []
+    given = [value for value in numbers if math.isinf(value)]
+    if given:
+        return f"Zero is multiplied by the number {number(given[0])}: 0 × Inf is NaN."
     return "Zero meets an infinity in a product: 0 × Inf is NaN."
 
 
