@@ -31,7 +31,7 @@ from workbench.replay.trace_table import events_table, layers_table
 from workbench.replay.trace_threads import threads_seen
 from workbench.step import gates
 from workbench.step.marks import stage_marks
-from workbench.step.names import named_buffers, named_parameters
+from workbench.step.names import inner_model, named_buffers, named_parameters
 from workbench.step.stages import STAGES, Stage, Unit
 from workbench.step.values import text_of
 
@@ -308,6 +308,10 @@ def _name_leaves(log: StorageLog, runner: StepRunner, micro_batches: Sequence[An
         log.name_leaf(parameter, "poisoned_parameter", name)
     for name, buffer in named_buffers(runner.model):
         log.name_leaf(buffer, "poisoned_buffer", name)
+    for path, module in inner_model(runner.model).named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor):  # a memory or a table that is no buffer
+                log.name_leaf(value, "captured_tensor", f"{path}.{name}" if path else name)
     for name, tensor in gates.optimizer_state_tensors(runner.model, runner.optimizers):
         log.name_leaf(tensor, "poisoned_optimizer_state", name.partition(":")[2])
     for name, tensor in scaler_tensors(runner.scaler):

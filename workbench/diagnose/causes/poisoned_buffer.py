@@ -15,8 +15,8 @@ def _rule(case: Case) -> bool:
 def _explain(case: Case) -> str:
     if case.origin.kind == "captured_tensor":
         return (
-            "The step read a tensor that is none of the model's and not in the batch, and it was "
-            "non-finite when the step began."
+            "The step read a tensor that is no parameter, no buffer and not in the batch, and it "
+            "was non-finite when the step began."
         )
     return f"Buffer {case.origin.leaf} was already non-finite when the step began."
 
