@@ -75,7 +75,8 @@ def layout(theme: Theme, height: int) -> dict[str, Any]:
         "template": {},
         "height": height,
         "autosize": True,
-        "paper_bgcolor": "rgba(0,0,0,0)",
+        # a figure alone in a notebook is read on its own ground, whatever the notebook's theme
+        "paper_bgcolor": colours.paper,
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": FONT, "size": 12, "color": colours.ink},
         "hovermode": "closest",

@@ -82,6 +82,9 @@ class LiveFigure:
     def show(self, figure: Any, width: int) -> None:
         """Show a figure at a width in pixels, in one message to the page."""
         figure.layout.width = width
+        figure.layout.paper_bgcolor = (
+            "rgba(0,0,0,0)"  # the panel's own ground, as JupyterLab has it
+        )
         if self._widget is None:
             self._widget = _Figure(figure)
             self._widget.on_msg(self._told)

@@ -96,3 +96,11 @@ def test_a_log_axis_names_powers_of_ten_and_nothing_between_them():
     last = ticks_of(axis, 200.0)[-1]
     assert (last.text, last.power, round(last.place)) == ("10", "35", 35)
     assert decades(2.0, 60.0, 4, powers=False)["ticktext"] == ["2", "5", "10", "20"]
+
+
+def test_a_figure_alone_stands_on_the_ground_its_colours_are_made_for():
+    from workbench.charts import style
+
+    for theme in ("light", "dark"):
+        assert style.layout(theme, 300)["paper_bgcolor"] == style.PALETTES[theme].paper
+    assert style.PALETTES["light"].paper != style.PALETTES["dark"].paper
