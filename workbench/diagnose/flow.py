@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from workbench.diagnose.ops import FINITE_EVERYWHERE, SEEDS
 
 if TYPE_CHECKING:
-    from workbench.replay.trace_events import Event
+    from workbench.replay.trace_events import Event, Read
 
 
 def is_conversion(event: Event) -> bool:
@@ -68,6 +68,19 @@ def converts_saved_minus_inf(event: Event, gradients: Collection[int]) -> bool:
     return not any(read.counts[1] for read in event.bad_reads)
 
 
+def hides(event: Event, read: Read) -> bool:
+    """Whether a read is the mask of an attention whose kernel adds it to the scores.
+
+    Its -Inf is meant, and only ``exp`` of it is used. A row that is masked everywhere shows in the
+    log-sum-exp that forward kept.
+    """
+    return (
+        "attention" in event.base
+        and read.argument in ("attn_mask", "attn_bias")
+        and not any(read.counts[:2])
+    )
+
+
 def mixes_finite(event: Event) -> bool:
     """Whether an op that read something non-finite read finite elements too."""
     return any(read.used and math.prod(read.shape) > sum(read.counts) for read in event.reads)
@@ -76,7 +89,7 @@ def mixes_finite(event: Event) -> bool:
 def scales_what_is_learned(events: Sequence[Event], event: Event) -> bool:
     """Whether an event multiplies, by a number, a gradient or what a parameter went into.
 
-    A mask may be made by multiplying ones by -Inf, but no mask depends on a parameter.
+    A mask may be made by multiplying ones by -Inf, but depends on a parameter by comparisons only.
     """
     if event.base.rstrip("_") not in _PRODUCTS:
         return False
@@ -86,6 +99,8 @@ def scales_what_is_learned(events: Sequence[Event], event: Event) -> bool:
     stack = [event.index]
     while stack:
         index = stack.pop()
+        if not any(write.dtype.startswith(_CONTINUOUS) for write in events[index].writes):
+            continue  # a comparison: what it chooses is no longer learned
         for read in events[index].reads:
             if read.leaf is not None and read.leaf[0] == "poisoned_parameter":
                 return True
@@ -95,3 +110,4 @@ def scales_what_is_learned(events: Sequence[Event], event: Event) -> bool:
 
 
 _PRODUCTS = frozenset("mul div".split())
+_CONTINUOUS = ("float", "bfloat", "complex")

@@ -7,11 +7,13 @@ zero); non-finite means that no finite value exists for these inputs.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from workbench.diagnose.attention_again import attention_gradients
 from workbench.diagnose.ops import FINITE_EVERYWHERE
 from workbench.replay.trace_plan import plan_of
 
@@ -44,7 +46,8 @@ def recompute(kept: KeptEvent, element: int = 0) -> Tensor | None:
         return None
     args = tuple(_widen(value) for value in kept.args)
     kwargs = {name: _widen(value) for name, value in kept.kwargs.items()}
-    special = _special(plan.base, args, kwargs, element)
+    named = dict(zip(plan.arguments, args, strict=False)) | kwargs
+    special = _special(plan.base, named, element)
     if special is not None:
         return special
     try:
@@ -52,7 +55,6 @@ def recompute(kept: KeptEvent, element: int = 0) -> Tensor | None:
             out = kept.func(*args, **kwargs)
     except (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError):
         return None  # no such kernel in float64, or dtypes that must not be mixed
-    named = dict(zip(plan.arguments, args, strict=False)) | kwargs
     slot = _bad_slot(kept)
     if slot is not None:
         out = named.get(slot)
@@ -75,6 +77,18 @@ def range_of(kept: KeptEvent, element: int = 0) -> Range:
     # nothing is wider than float64: an op that is finite for all real arguments overflowed
     everywhere = plan_of(kept.func).base.rstrip("_") in FINITE_EVERYWHERE
     return "overflow" if everywhere and _all_finite(kept) else "domain"
+
+
+def result_fits(kept: KeptEvent, element: int = 0) -> bool:
+    """Whether every bad element is one that its dtype could hold, computed in float64.
+
+    Then it is not the result that left the range, but something the op computes on its way.
+    """
+    wide, actual = recompute(kept, element), _actual(kept, element)
+    if wide is None or actual is None or wide.shape != actual.shape:
+        return False
+    values = wide[~torch.isfinite(actual)].abs()
+    return bool(values.numel()) and bool((values <= torch.finfo(actual.dtype).max).all())
 
 
 def _all_finite(kept: KeptEvent) -> bool:
@@ -155,16 +169,13 @@ def _widen(value: Any) -> Any:
     return value
 
 
-def _special(
-    base: str, args: tuple[Any, ...], kwargs: dict[str, Any], element: int
-) -> Tensor | None:
-    """Ops whose own kernel does not take float64 lists as they are."""
+def _special(base: str, named: Mapping[str, Any], element: int) -> Tensor | None:
+    """Ops whose own kernel does not take float64 as it is, or does not tell in it."""
     if base == "_amp_foreach_non_finite_check_and_unscale_":
-        gradients = args[0] if args else kwargs["self"]
-        inverse = args[2] if len(args) > 2 else kwargs["inv_scale"]
-        product: Tensor = gradients[element] * inverse
+        product: Tensor = named["self"][element] * named["inv_scale"]
         return product
-    return None
+    found = attention_gradients(base, named)
+    return None if found is None else _pick(found, element)
 
 
 def _pick(out: Any, element: int) -> Tensor | None:

@@ -157,9 +157,16 @@ def saturated(case: Case) -> bool:
     own = None if event.forward_event is None else graph[event.forward_event]
     flat = own is not None and bool(own.bad_reads) and not own.bad
     if not flat:
-        nodes = {str(graph[at].node) for at in _upstream(case.trace, [event.index])}
-        flat = any(node.startswith(_SATURATING) for node in nodes)
+        flat = any(_levels(case.trace, at) for at in _upstream(case.trace, [event.index]))
     return flat and not _dropped_by_selection(case, event.index)
+
+
+def _levels(trace: Trace, at: int) -> bool:
+    """Whether an event of backward belongs to a flat function that read the Inf in forward."""
+    event = trace.graph[at]
+    if event.forward_event is None or not str(event.node).startswith(_SATURATING):
+        return False
+    return bool(trace.graph[event.forward_event].bad_reads)
 
 
 def _dropped_by_selection(case: Case, index: int) -> bool:

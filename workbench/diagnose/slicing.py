@@ -15,6 +15,7 @@ from workbench.diagnose.behind import Behind
 from workbench.diagnose.flow import (
     converts_saved_minus_inf,
     gradient_events,
+    hides,
     is_conversion,
     mixes_finite,
     overflows,
@@ -154,14 +155,16 @@ class _Slicer:
         reads = event.bad_reads
         if not reads or not self.cut or event.node is None or event.index not in self.gradients:
             return reads
+        reads = [r for r in reads if not hides(event, r)]
         through = [r for r in reads if any(p in self.gradients for p in r.producers)]
         if through:
             return through
         made_here = [r for r in reads if self._made_in_backward(r)]
         if made_here:
             return made_here
-        self.saved[event.index] = reads
-        self._add(event, Origin("saved_value", event.index))
+        if reads:
+            self.saved[event.index] = reads
+            self._add(event, Origin("saved_value", event.index))
         return []
 
     def _made_in_backward(self, read: Read) -> bool:

@@ -104,6 +104,9 @@ def test_a_cause_is_named_where_it_comes_in_another_form(
         (lambda x: x.sqrt()[[1, 1]] + x, "unselected_branch_gradient"),
         (lambda x: x.sqrt()[x < 5], "singular_gradient"),
         (lambda x: x.sqrt() * (3 * x) + 1, "singular_gradient"),
+        # the sigmoid behind it is flat at infinity, but never met the Inf
+        (lambda x: x.reciprocal()[1:].sigmoid(), "unselected_branch_gradient"),
+        (lambda x: x.reciprocal().tanh(), "zero_times_inf"),
     ],
 )
 def test_limits_and_masks_leave_out_as_where_does(function: Function, label: str) -> None:

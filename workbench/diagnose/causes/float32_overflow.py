@@ -5,6 +5,7 @@ from __future__ import annotations
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import in_wider_dtype, rewritten
+from workbench.diagnose.ranges import beyond
 from workbench.diagnose.rewrites import bounded_operands
 from workbench.evidence.wording import number
 
@@ -14,15 +15,15 @@ def _rule(case: Case) -> bool:
 
 
 def _explain(case: Case) -> str:
-    text = f"{case.event.op if case.event else 'The op'} gives more than {case.dtype} can hold"
+    text = beyond(case, f"{case.dtype} can hold")
     division = case.division()
     if division is None:
-        return f"{text}."
+        return text
     small = division[1].abs()
     small = small[small > 0]
     if not small.numel() or float(small.min()) >= 1:
-        return f"{text}."
-    return f"{text}: it divides by numbers as small as {number(float(small.min()))}."
+        return text
+    return f"{text[:-1]}: it divides by numbers as small as {number(float(small.min()))}."
 
 
 CAUSE = Cause(

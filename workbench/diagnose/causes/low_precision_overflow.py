@@ -5,6 +5,7 @@ from __future__ import annotations
 from workbench.diagnose.case import LOW_PRECISION, Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.interventions import in_wider_dtype
+from workbench.diagnose.ranges import beyond
 
 
 def _rule(case: Case) -> bool:
@@ -13,10 +14,7 @@ def _rule(case: Case) -> bool:
 
 def _explain(case: Case) -> str:
     limit = "65,504" if case.dtype == "float16" else "3.39e38"
-    return (
-        f"{case.event.op if case.event else 'The op'} gives more than {limit}, the "
-        f"largest {case.dtype}."
-    )
+    return beyond(case, f"{limit}, the largest {case.dtype}")
 
 
 CAUSE = Cause(
