@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
@@ -15,6 +16,7 @@ from workbench.evidence.schema import FileEntry
 _INLINE_DIGEST: Final = 1 << 20  # below this a thread costs more than it saves
 _PIECE: Final = 1 << 20  # what was just written is still in the cache when it is digested
 _BUFFERS_A_CALL: Final = 512  # POSIX allows 1024 buffers a writev
+_AT_ONCE: Final = 16
 
 Buffer = memoryview | bytes
 
@@ -97,16 +99,59 @@ def _write_all(descriptor: int, buffers: list[Buffer]) -> None:
             rest = rest[os.write(descriptor, rest) :]
 
 
+def at_once(jobs: Iterable[Callable[[], object]]) -> None:
+    """Do jobs that wait for the disk, several at a time.
+
+    Raises:
+        Exception: The first of a job; no further one is begun after it.
+    """
+    left = list(jobs)[::-1]
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        while left and not failed:
+            try:
+                job = left.pop()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                job()
+            except BaseException as error:  # noqa: BLE001 - raised again by who waits for it
+                failed.append(error)
+
+    begun: list[threading.Thread] = []
+    try:
+        for _ in left[1:_AT_ONCE]:  # this thread is one of them
+            thread = threading.Thread(target=work, name="workbench-files")
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter is ending, or there are too many threads
+                break
+            begun.append(thread)
+        work()
+    finally:
+        left.clear()  # there is something left where this thread was interrupted
+        for thread in begun:
+            thread.join()
+    if failed:
+        raise failed[0]
+
+
 def sync_tree(root: Path) -> None:
     """Fsync every file and directory below and including ``root``."""
+    jobs: list[Callable[[], object]] = []
     for folder, _, files in os.walk(root):
-        for name in files:
-            descriptor = os.open(os.path.join(folder, name), os.O_RDONLY)  # noqa: PTH118 - os.walk
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        sync_directory(Path(folder))
+        jobs += [partial(_sync, os.path.join(folder, name)) for name in files]  # noqa: PTH118 - os.walk
+        jobs.append(partial(sync_directory, Path(folder)))
+    at_once(jobs)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sync_directory(path: Path) -> None:

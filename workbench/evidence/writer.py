@@ -10,7 +10,8 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -32,8 +33,11 @@ from workbench.evidence.schema import (
     encode_manifest,
     fingerprint,
 )
+from workbench.evidence.staging import Stage
 from workbench.numerics import jsonio
 
+_STAGE: Final = ".parts"
+"""Where files are written that come into a published bundle."""
 _SUFFIX: Final = ".bundle"
 _ENTRY: Final = 160
 """Bytes of one file in the manifest beside its name, rounded up."""
@@ -90,6 +94,7 @@ class BundleWriter:
         self._published = False
         self._room = room
         self._manifest_size = 0
+        self._stage: Stage | None = None
         self.manifest = Manifest(
             created_by=_created_by(),
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -105,12 +110,49 @@ class BundleWriter:
     @property
     def bytes_written(self) -> int:
         """Bytes of all files so far, without the manifest."""
-        return sum(entry.size for entry in self.manifest.files.values())
+        staged = 0 if self._stage is None else sum(self._stage.sizes.values())
+        return staged + sum(entry.size for entry in self.manifest.files.values())
 
     @property
     def total_bytes(self) -> int:
         """Bytes of all files so far, with the manifest as it was last written."""
         return self.bytes_written + self._manifest_size
+
+    @contextmanager
+    def together(self) -> Iterator[Stage]:
+        """Files added meanwhile come into their place at the end: all of them, or none.
+
+        One manifest then lists them all, and a slow disk is waited for a few times rather than a
+        few times a file. Tensors must not change until the end. Within another ``together`` the
+        files wait for the end of that one, and those added here are taken back at an exception.
+
+        Raises:
+            OSError: The disk does not take them.
+        """
+        outermost, before = self._stage is None, set(self._stage.sizes if self._stage else ())
+        stage = self._stage or Stage(
+            self.path / _STAGE if self._published else self.path, self.path
+        )
+        self._stage = stage
+        try:
+            yield stage
+            if outermost and stage.sizes:
+                self._settle(stage)
+        except BaseException:
+            stage.forget(set(stage.sizes) - before)
+            raise
+        finally:
+            if outermost:
+                self._stage = None
+
+    def _settle(self, stage: Stage) -> None:
+        self._check_there()
+        stage.write()
+        stage.move()
+        self._stage = None  # what it holds is listed from here on
+        self.manifest.files |= {rel: stage.written[rel] for rel in stage.sizes}
+        if self._published:
+            self._write_manifest()
 
     def add_json(self, rel: str, obj: Any) -> None:
         """Add a strict JSON file."""
@@ -140,7 +182,7 @@ class BundleWriter:
         """
         packed = pack_tensors(tensors)
         metadata = {PACK_KEY: jsonio.dumps(packed.specs)} if packed.specs else None
-        self._add(rel, encode(packed.stored, metadata))
+        self._add(rel, encode(packed.stored, metadata), packed)
         return packed.specs
 
     def add_pytree(self, stem: str, tree: Any) -> Any:
@@ -150,26 +192,15 @@ class BundleWriter:
             The tree's spec, in which what could not be recorded stands as ``{"missing": …}``.
         """
         spec, tensors = flatten(tree)
-        self.add_json(f"{stem}.json", spec)
-        if tensors:
-            self.add_tensors(f"{stem}.safetensors", tensors)
+        with self.together():
+            self.add_json(f"{stem}.json", spec)
+            if tensors:
+                self.add_tensors(f"{stem}.safetensors", tensors)
         return spec
 
     def drop(self, rel: str, reason: str) -> None:
         """Record that a file was left out, and why."""
         self.manifest.dropped[rel] = reason
-
-    def take_back(self, rels: Iterable[str]) -> None:
-        """Remove files of a part that did not fit in whole; the manifest forgets them first."""
-        gone = [rel for rel in rels if self.manifest.files.pop(rel, None) is not None]
-        if gone and self._published:
-            self._write_manifest()
-        for rel in gone:
-            (self.path / rel).unlink()
-        folders = {self.path / parent for rel in gone for parent in Path(rel).parents[:-1]}
-        for folder in sorted(folders, reverse=True):  # deepest first
-            if not any(folder.iterdir()):
-                folder.rmdir()
 
     def fits(self) -> bool:
         """Whether the manifest as it stands now fits beside the files."""
@@ -239,30 +270,20 @@ class BundleWriter:
             shutil.rmtree(self.path, ignore_errors=True)
             self._unlock()
             return
-        for part in self.path.rglob(".*.part"):
-            part.unlink(missing_ok=True)
+        shutil.rmtree(self.path / _STAGE, ignore_errors=True)
+        (self.path / f".{MANIFEST}.part").unlink(missing_ok=True)
 
     def _unlock(self) -> None:
         lock, self._lock = self._lock, None
         let_go(lock)
 
-    def _add(self, rel: str, buffers: list[Buffer]) -> None:
+    def _add(self, rel: str, buffers: list[Buffer], owner: Any = None) -> None:
         self._check_new(rel)
         self._check_there()
-        self._ask(self._manifest_size + len(rel) + _ENTRY + sum(map(len, buffers)))
-        target = self.path / rel
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".{target.name}.part")
-        try:
-            entry = write_file(part, buffers, sync=self._published)
-        except BaseException:
-            part.unlink(missing_ok=True)  # a full disk must not keep half a file
-            raise
-        part.rename(target)
-        self.manifest.files[rel] = entry
-        if self._published:
-            sync_directory(target.parent)
-            self._write_manifest()
+        with self.together() as stage:
+            listed = sum(len(name) + _ENTRY for name in (*stage.sizes, rel))
+            self._ask(self._manifest_size + listed + sum(map(len, buffers)))
+            stage.add(rel, buffers, owner)
 
     def _ask(self, more: int) -> None:
         if self._room is not None and not self._room(self.bytes_written + more + _STILL_TO_SAY):
@@ -273,7 +294,8 @@ class BundleWriter:
             check_name(rel)
         except BundleError as error:
             raise UsageError(str(error)) from error
-        if self.manifest.sealed or rel in self.manifest.files:
+        staged = self._stage.sizes if self._stage else ()
+        if self.manifest.sealed or rel in self.manifest.files or rel in staged:
             why = "the bundle is sealed" if self.manifest.sealed else "it was added before"
             raise UsageError(
                 f"{rel!r} cannot be added to {str(self.path)!r}: {why}. Evidence is written once; "
@@ -302,8 +324,9 @@ class BundleWriter:
             )
 
     def _write_manifest(self) -> None:
-        part = self.path / f".{MANIFEST}.part"
-        self._manifest_size = write_file(part, [encode_manifest(self.manifest)], sync=True).size
+        part, data = self.path / f".{MANIFEST}.part", encode_manifest(self.manifest)
+        # what has no name yet is synced in whole before it gets one
+        self._manifest_size = write_file(part, [data], sync=self._published).size
         part.replace(self.path / MANIFEST)
         if self._published:
             sync_directory(self.path)

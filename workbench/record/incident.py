@@ -126,13 +126,14 @@ class Incident:
     def _begin(self, writer: BundleWriter, allowance: Allowance) -> Written:
         snapshot = self.session.snapshot
         self.state = None if snapshot is None else snapshot.freeze()
-        self._write_light(writer, self.state)
-        self.heavy = self._heavy(self.state)
-        sizes = self._sizes()
-        self.dropped = self._choose(sizes, allowance.most - writer.bytes_written)
-        self.missing |= self.dropped
-        if sizes.get("batch", 0) <= _LIGHT_BATCH:  # it is what replays first
-            self._write_part(writer, "batch")
+        with writer.together():
+            self._write_light(writer, self.state)
+            self.heavy = self._heavy(self.state)
+            sizes = self._sizes()
+            self.dropped = self._choose(sizes, allowance.most - writer.bytes_written)
+            self.missing |= self.dropped
+            if sizes.get("batch", 0) <= _LIGHT_BATCH:  # it is what replays first
+                self._write_part(writer, "batch")
         self._publish(writer)
         self._name_ranks()
         self.completeness = self._completeness(self.state)
@@ -245,11 +246,11 @@ class Incident:
         """Write a part in whole, or leave it out where it turns out not to fit."""
         if stem in self.dropped or stem not in self.heavy:
             return
-        tree, before = self.heavy.pop(stem), set(writer.manifest.files)
+        tree = self.heavy.pop(stem)
         try:
-            self._write_tree(writer, stem, tree)
+            with writer.together():
+                self._write_tree(writer, stem, tree)
         except NoRoomError:
-            writer.take_back(set(writer.manifest.files) - before)
             why = _too_much("it turned out larger than estimated, and than the bytes")
             self.dropped[stem] = self.missing[stem] = why
 

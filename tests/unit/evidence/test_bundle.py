@@ -1,6 +1,7 @@
 import hashlib
 import os
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -133,6 +134,48 @@ def test_a_failing_write_leaves_what_was_there(tmp_path):
     with pytest.raises(UsageError):
         writer.add_json("b.json", object())
     assert [check.status for check in open_bundle(path).verify()] == ["ok"]
+    assert list(path.rglob(".*")) == []
+
+
+def test_a_part_of_many_files_comes_in_whole_or_not_at_all(tmp_path, monkeypatch):
+    writer = BundleWriter(tmp_path, "b")
+    writer.add_text("steps/first.txt", "there")
+    path = writer.publish(run_id="r")
+    before = (path / "manifest.json").read_bytes()
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(fsync(descriptor)))
+    with writer.together():
+        for i in range(40):
+            writer.add_pytree(f"steps/{i}/batch", {"x": torch.full((3,), float(i))})
+            with pytest.raises(ValueError, match="nested"), writer.together():
+                writer.add_text(f"steps/{i}/bad.txt", "taken back")
+                raise ValueError("nested")
+        assert (path / "manifest.json").read_bytes() == before
+        assert not (path / "steps" / "3").exists()
+    assert len(synced) == 80 + 40 + 1 + 2, "files, new folders, the old one, manifest with its own"
+    bundle = open_bundle(path)
+    assert {check.status for check in bundle.verify()} == {"ok"}
+    assert len(bundle.files()) == 81
+    assert torch.equal(bundle.pytree("steps/7/batch")["x"], torch.full((3,), 7.0))
+    before = (path / "manifest.json").read_bytes()
+    failing = Path.rename
+
+    def full(self, target):
+        if self.name == "b.json":
+            raise OSError(28, "No space left on device")
+        return failing(self, target)
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(OSError, match="No space"), writer.together():
+        writer.add_json("a.json", 1)
+        writer.add_json("b.json", 2)
+        writer.add_json("c/d.json", 3)
+    assert (path / "manifest.json").read_bytes() == before
+    assert sorted(p.name for p in path.iterdir()) == ["manifest.json", "steps"]
+    monkeypatch.setattr(Path, "rename", failing)
+    writer.add_json("b.json", 2)
+    writer.seal()
+    assert {check.status for check in open_bundle(path).verify()} == {"ok"}
     assert list(path.rglob(".*")) == []
 
 
