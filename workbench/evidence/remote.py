@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from workbench.errors import BundleError, CannotRunError, UsageError
+from workbench.errors import BundleError, UsageError
 from workbench.evidence.reader import Bundle
+from workbench.evidence.remote_files import (
+    answering,
+    file_system,
+    is_web,
+    lies_below,
+    read_range,
+    size_of,
+)
 from workbench.evidence.store import Store, Window, ZipStore
 
 _DIRECTORY: Final = ".bundle"
@@ -26,7 +32,7 @@ _LEDGERS: Final = (".ledger.jsonl", ".ledger.1.jsonl")
 """A run's ledger, and the part of it from before the file began anew."""
 _MOST: Final = 100_000
 _DEEPEST: Final = 12
-_LARGEST_READ: Final = 64 << 20  # a zip's directory claims its own size; it is not believed
+_MOST_FOLDERS: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,7 @@ def find_stored(url: str) -> Shelf:
         UsageError: No such folder, or a kind of store fsspec does not know.
         CannotRunError: The store's library is not installed, or the store does not answer.
     """
+    url = url.removeprefix("file://")  # so that no link of this machine is followed
     _refuse_one_bundle(url)
     shelf = _find_local(Path(url)) if is_local(url) else _find_remote(url)
     shelf.bundles.sort(key=lambda spot: spot.url)
@@ -99,8 +106,8 @@ def open_spot(spot: Spot) -> Bundle:
     """
     if is_local(spot.url):
         return Bundle(spot.url)
-    files, path = _file_system(spot.url)
-    with _answering(spot.url):
+    files, path = file_system(spot.url)
+    with answering(spot.url):
         store: Store = (
             _RemoteZip(files, path) if path.endswith(_ZIP) else _RemoteDirectory(files, path)
         )
@@ -134,16 +141,16 @@ def read_stored(url: str, limit: int, *, tail: bool = False) -> bytes | None:
         BundleError: It is larger.
         CannotRunError: The store does not answer.
     """
-    files, path = _file_system(url)
-    with _answering(url):
-        size = _size(files, path)
+    files, path = file_system(url)
+    with answering(url):
+        size = size_of(files, path)
         if size is None:
             return None
         if size > limit and not tail:
             raise BundleError(
                 f"{url!r} has {size} bytes; no such file needs more than {limit}. It was not read."
             )
-        return _range(files, path, max(0, size - limit), size)
+        return read_range(files, path, max(0, size - limit), size)
 
 
 # -- finding ------------------------------------------------------------------------------------
@@ -189,18 +196,24 @@ def _is_closed(name: str) -> bool:
 
 
 def _find_remote(url: str) -> Shelf:
-    files, root = _file_system(url)
+    files, root = file_system(url)
     shelf = Shelf(url)
-    with _answering(url):
+    with answering(url):
         _is_there(files, root, url)
-        for folder, directories, names in files.walk(root, topdown=True, detail=True):
+        walk = files.walk(root, topdown=True, detail=True)
+        for number, (folder, directories, names) in enumerate(walk, 1):
             if folder.rstrip("/").count("/") - root.rstrip("/").count("/") > _DEEPEST:
                 directories.clear()
                 shelf.notes.append(f"Folders below {folder!r} were not searched: too deep.")
                 continue
+            _leave_out_strangers(shelf, root, directories, names)
             _take(files, shelf, directories, names)
             if len(shelf.bundles) >= _MOST:
+                del shelf.bundles[_MOST:]
                 shelf.notes.append(f"Only the first {_MOST:,} bundles found were looked at.")
+                break
+            if number == _MOST_FOLDERS:
+                shelf.notes.append(f"Only the first {number:,} folders were searched.")
                 break
     return shelf
 
@@ -215,6 +228,19 @@ def _is_there(files: Any, root: str, url: str) -> None:
             f"There is nothing at {url!r}, so no bundle was looked for. Name the folder that the "
             "bundles lie in, as the store itself lists it."
         ) from error
+
+
+def _leave_out_strangers(shelf: Shelf, root: str, *listed: dict[str, Any]) -> None:
+    """Forget what a listing names outside of the store, or as a chain of addresses."""
+    strange: list[str] = []
+    for found in listed:
+        other = [name for name, i in found.items() if not lies_below(root, str(i["name"]))]
+        strange += [str(found.pop(name)["name"]) for name in other]
+    if strange:
+        shelf.notes.append(
+            f"{strange[0][:200]!r} is listed, which does not lie in the store; not looked at"
+            + (f", nor were {len(strange) - 1} more." if strange[1:] else ".")
+        )
 
 
 def _take(files: Any, shelf: Shelf, directories: dict[str, Any], names: dict[str, Any]) -> None:
@@ -247,7 +273,7 @@ class _RemoteDirectory:
 
     def size(self, rel: str) -> int | None:
         """See ``Store``."""
-        return _size(self._files, f"{self._root}/{rel}")
+        return size_of(self._files, f"{self._root}/{rel}")
 
     def open(self, rel: str, size: int) -> io.RawIOBase:
         """See ``Store``."""
@@ -267,7 +293,7 @@ class _RemoteDirectory:
                 f"The {rel} of {where!r} has {size} bytes; no bundle needs more than {limit}. It "
                 "was not read."
             )
-        return _range(self._files, f"{self._root}/{rel}", 0, size)
+        return read_range(self._files, f"{self._root}/{rel}", 0, size)
 
     def names(self, prefix: str) -> list[str]:
         """See ``Store``."""
@@ -280,8 +306,7 @@ class _RemoteZip(ZipStore):
     def __init__(self, files: Any, path: str) -> None:
         self._files = files
         info = files.info(path)
-        served = _protocols(files) & {"http", "https"}
-        if served and not info.get("partial"):
+        if is_web(files) and not info.get("partial"):
             raise BundleError(
                 f"{path!r} is a packed bundle on a web server that does not serve parts of files, "
                 "so all of it would have to be fetched to read its manifest. Unpack it there, or "
@@ -311,7 +336,7 @@ class _Ranges(Window):
         end = min(self.size, self._position + len(view))
         if end <= self._position:
             return 0
-        data = _range(self._files, self._path, self._position, end)
+        data = read_range(self._files, self._path, self._position, end)
         view[: len(data)] = data
         self._position += len(data)
         return len(data)
@@ -320,74 +345,6 @@ class _Ranges(Window):
         end = self.size if size < 0 else min(self.size, self._position + size)
         if end <= self._position:
             return b""
-        data = _range(self._files, self._path, self._position, end)
+        data = read_range(self._files, self._path, self._position, end)
         self._position += len(data)
         return data
-
-
-def _range(files: Any, path: str, start: int, end: int) -> bytes:
-    if end - start > _LARGEST_READ:
-        raise BundleError(
-            f"{path!r} asks for {end - start} bytes at once, more than any part of a bundle needs. "
-            "It is damaged or made up; nothing of it was used."
-        )
-    if end <= start:
-        return b""
-    data: bytes = files.cat_file(path, start=start, end=end)
-    if len(data) > end - start:  # a server that does not know ranges sends the whole file
-        data = data[start:end]
-    return data
-
-
-def _size(files: Any, path: str) -> int | None:
-    try:
-        info = files.info(path)
-    except FileNotFoundError:
-        return None
-    size = info.get("size")
-    return int(size) if info.get("type") == "file" and size is not None else None
-
-
-def _protocols(files: Any) -> set[str]:
-    known = files.protocol
-    return {known} if isinstance(known, str) else set(known)
-
-
-def _file_system(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it.
-
-    Raises:
-        CannotRunError: fsspec, or what it needs for this kind of store, is not installed.
-        UsageError: fsspec knows no such kind of store.
-    """
-    try:
-        import fsspec
-
-        found: tuple[Any, str] = fsspec.core.url_to_fs(url)
-    except ImportError as error:
-        raise CannotRunError(
-            f"The store {url!r} cannot be read here ({error}), so nothing was looked at. Install "
-            "what it needs: pip install 'nonfinite-workbench[remote]'; for s3:// add s3fs, for "
-            "gs:// gcsfs, for az:// adlfs."
-        ) from error
-    except ValueError as error:
-        raise UsageError(
-            f"The URL {url!r} names a kind of store that fsspec does not know ({error}), so "
-            "nothing was looked at. Give a folder, or a URL such as s3://bucket/incidents."
-        ) from error
-    return found
-
-
-@contextmanager
-def _answering(url: str) -> Iterator[None]:
-    """What a store's library raises, as an error of ours; each library has its own classes."""
-    try:
-        yield
-    except (BundleError, CannotRunError, UsageError):
-        raise
-    except Exception as error:
-        said = " ".join(str(error).split())[:300] or type(error).__name__
-        raise CannotRunError(
-            f"The store of {url!r} did not give what was asked for ({type(error).__name__}: "
-            f"{said}), so it was not read. Check the address, the network and the credentials."
-        ) from error

@@ -3,6 +3,7 @@
 import http.server
 import shutil
 import threading
+from contextlib import suppress
 from functools import partial
 
 import fsspec
@@ -174,3 +175,58 @@ def test_a_store_that_cannot_be_read_is_one_paragraph(tmp_path):
         read_stored(str(tmp_path / "long.jsonl"), 4)
     with pytest.raises(UsageError, match=r"absent\.bundle"):
         open_spot(Spot(str(tmp_path / "absent.bundle")))
+
+
+class Hostile(http.server.BaseHTTPRequestHandler):
+    """Lists what is not its own, and answers without an end."""
+
+    def do_GET(self):
+        endless = self.command == "GET" and ("b.bundle" in self.path or "/endless" in self.path)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header(
+            "Content-Length", str(10**12 if endless and self.command == "GET" else 900)
+        )
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        here = self.path.rstrip("/")
+        links = [f"{here}/b.bundle/", f"{here}/../up.bundle/", f"{here}/x::file:///etc/y.bundle/"]
+        page = "".join(f'<a href="{link}">x</a>\n' for link in links).encode().ljust(900)
+        with suppress(OSError):
+            self.wfile.write(page)
+            while endless:
+                self.wfile.write(page * 100)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_):
+        return
+
+
+def test_a_hostile_web_server_takes_no_memory_and_sends_nobody_elsewhere(monkeypatch):
+    monkeypatch.setattr("workbench.evidence.remote_files._LARGEST_READ", 1 << 20)
+    monkeypatch.setattr("workbench.evidence.remote_files._LARGEST_LISTING", 1 << 20)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        shelf = find_stored(f"{url}/inc")
+        assert [spot.url for spot in shelf.bundles] == [f"{url}/inc/b.bundle"]
+        assert "does not lie in the store" in shelf.notes[0]
+        with pytest.raises(CannotRunError, match="sends more than 1048576 bytes"):
+            open_spot(shelf.bundles[0])
+        with pytest.raises(CannotRunError, match="sends more than 1048576 bytes"):
+            find_stored(f"{url}/endless")
+        monkeypatch.setattr("workbench.evidence.remote._MOST_FOLDERS", 1)
+        assert find_stored(f"{url}/inc").notes[-1] == "Only the first 1 folders were searched."
+        server.shutdown()
+
+
+def test_a_file_address_follows_no_link(store, tmp_path):
+    shutil.copytree(store, tmp_path / "fleet")
+    path = next(tmp_path.rglob("*.bundle"))
+    (path / "manifest.json").rename(tmp_path / "elsewhere.json")
+    (path / "manifest.json").symlink_to(tmp_path / "elsewhere.json")
+    (spot,) = [one for one in find_stored(f"file://{tmp_path}").bundles if path.name in one.url]
+    with pytest.raises(BundleError, match="is a link"):
+        open_spot(spot)
