@@ -133,6 +133,8 @@ def checkpoint_at(path: Path) -> Checkpoint | None:
             return Checkpoint(path, "distributed", step_of(path.name))
         holds = any(_is_weights(p) for p in path.iterdir() if p.is_file())
         return Checkpoint(path, "folder", step_of(path.name)) if holds else None
+    if not path.is_file():  # a pipe would be waited for, and a device has no end
+        return None
     if path.name.endswith(INDEX_ENDING):
         return Checkpoint(path, "sharded", step_of(path.name))
     if path.suffix == ".safetensors":
@@ -160,7 +162,7 @@ def _is_weights(path: Path) -> bool:
 
 def _in_an_index(path: Path) -> bool:
     indices = path.parent.glob(f"*{INDEX_ENDING}")
-    return any(path in _shards(index) for index in indices)
+    return any(path in _shards(index) for index in indices if index.is_file())
 
 
 def _shards(index: Path) -> list[Path]:

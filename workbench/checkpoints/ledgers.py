@@ -55,11 +55,13 @@ def _is_incident(record: Mapping[str, Any]) -> bool:
 
 
 def first_record(path: Path) -> dict[str, Any] | None:
-    """The first record of a ledger, which says what the run started from; None of an empty one.
+    """The first record of a ledger, which says what the run started from; None where it has none.
 
     Raises:
         CheckpointError: It is damaged.
     """
+    if not path.is_file():  # a pipe would be waited for
+        return None
     with path.open("rb") as file:
         line = file.readline(_LONGEST)
     if not line.endswith(b"\n"):
@@ -77,7 +79,7 @@ def first_record(path: Path) -> dict[str, Any] | None:
 def _ledger(path: Path) -> Path:
     if path.is_file():
         return path
-    found = sorted(path.glob("*.ledger.jsonl")) if path.is_dir() else []
+    found = sorted(p for p in path.glob("*.ledger.jsonl") if p.is_file())
     if len(found) != 1:
         names = ", ".join(repr(p.name) for p in found[:5]) or "none"
         raise UsageError(

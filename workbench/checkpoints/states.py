@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import getpass
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -92,8 +93,11 @@ def read_states(directory: Path) -> States:
     """
     path = directory / STATES_FILE
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise CheckpointError(_damaged(path, f"it has {path.stat().st_size} bytes"))
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for, and a device has no end
+            raise CheckpointError(_damaged(path, "it is no regular file"))
+        if found.st_size > MOST_BYTES:
+            raise CheckpointError(_damaged(path, f"it has {found.st_size} bytes"))
         text = path.read_bytes()
     except FileNotFoundError:
         return States()
@@ -144,7 +148,9 @@ def changing(directory: Path, patience: float = PATIENCE_S) -> Iterator[States]:
             stopped one must not stop training, which comes here too.
         OSError: The directory cannot be written.
     """
-    with (directory / _LOCK).open("a") as lock:
+    # neither a link is followed nor a pipe waited for: training comes here, too
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with os.fdopen(os.open(directory / _LOCK, flags, 0o644), "rb") as lock:
         _take(lock.fileno(), directory / _LOCK, patience)
         states = read_states(directory)
         before = _encode(states)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import stat
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -77,6 +78,22 @@ class StoredNumber:
 Stored = StoredTensor | StoredNumber
 
 
+def _whole_of(path: Path) -> int:
+    """Bytes of a regular file: a pipe would be waited for, and a device has no end.
+
+    Raises:
+        CheckpointError: It is none.
+        OSError: It is not there.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise CheckpointError(
+            f"The checkpoint file {str(path)!r} is a pipe or a device, no regular file, so it was "
+            "not opened. Remove it, or resume from another checkpoint."
+        )
+    return found.st_size
+
+
 def safetensors_tensors(path: Path) -> Iterator[Stored]:
     """The tensors of a safetensors file.
 
@@ -84,7 +101,7 @@ def safetensors_tensors(path: Path) -> Iterator[Stored]:
         CheckpointError: The file does not add up.
         OSError: It cannot be read.
     """
-    size = path.stat().st_size
+    size = _whole_of(path)
     with path.open("rb") as file:
         try:
             header = SafetensorsFile(file, size, path.name)
@@ -112,7 +129,7 @@ def torch_tensors(
         CheckpointError: Damaged, or of the format from before torch 1.6.
         OSError: It cannot be read.
     """
-    whole = path.stat().st_size
+    whole = _whole_of(path)
     length = whole - start if size is None else size
     if start < 0 or length < 0 or start + length > whole:
         raise CheckpointError(

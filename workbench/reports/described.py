@@ -123,6 +123,8 @@ def inputs_digest(template: Template, values: Mapping[str, Any], opened: Sequenc
 
 def _digest(path: Path) -> str | None:
     try:
+        if not path.is_file():  # a pipe would be waited for
+            return None
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return None

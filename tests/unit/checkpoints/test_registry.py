@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
+import os
 import shutil
 import subprocess
 import sys
@@ -138,6 +139,32 @@ def test_a_damaged_states_file_is_never_guessed_around(run):
     Registry(run).scan()
     (run / STATES_FILE).write_text('{"schema": "workbench.checkpoints/1", "checkpoints": {')
     with pytest.raises(CheckpointError, match="not known which checkpoints"):
+        Registry(run).latest()
+
+
+def test_pipes_and_devices_are_waited_for_nowhere(run):
+    os.mkfifo(run / "checkpoint-40.pt")
+    os.mkfifo(run / "a.safetensors.index.json")
+    os.mkfifo(run / "run.ledger.jsonl")
+    os.mkfifo(run / "shard.safetensors")
+    weights = {"weight_map": {"w": "shard.safetensors"}}
+    (run / "b-50.safetensors.index.json").write_text(json.dumps(weights))
+    Registry(run).scan()
+    assert {step: state for step, state in states(run).items() if step} == {
+        10: "suspect", 20: "suspect", 30: "suspect", 50: "quarantined",
+    }  # fmt: skip
+    damaged = next(one for one in Registry(run).known() if one.checkpoint.step == 50)
+    assert "no regular file" in str(damaged.why)
+    with pytest.raises(UsageError, match="not one ledger"):
+        clean_steps_of(run)
+    (lock,) = run.glob(".workbench-checkpoints*")
+    lock.unlink()
+    os.mkfifo(lock)
+    with pytest.raises((OSError, CheckpointError)):
+        Registry(run).clean(1000)
+    (run / STATES_FILE).unlink()
+    (run / STATES_FILE).symlink_to("/dev/zero")
+    with pytest.raises(CheckpointError, match="no regular file"):
         Registry(run).latest()
 
 
