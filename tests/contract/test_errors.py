@@ -17,6 +17,7 @@ from workbench import errors
 from workbench.checkpoints import Registry
 from workbench.cli.main import main
 from workbench.evidence import open_bundle
+from workbench.step.values import split_loss
 
 NO_OBJECT = re.compile(
     r"loop has not called|made no step|has not begun|does not know which module|does not say which"
@@ -86,6 +87,35 @@ def provoked(tmp_path):
             ("nothing",),
         ),
         (lambda: workbench.Recorder(None, bare, []), kinds.UsageError, ("optimizer",)),
+        (lambda: workbench.Recorder(None, None, []), kinds.UsageError, ("model='None'", "Module")),
+        (lambda: workbench.Recorder(3, bare, []), kinds.UsageError, ("step='3'", "forward")),
+        (
+            lambda: workbench.Recorder(workbench.TrainingStep, bare, []),
+            kinds.UsageError,
+            ("step=",),
+        ),
+        (lambda: workbench.Recorder(None, bare, [], "x"), kinds.UsageError, ("scaler='x'",)),
+        *(
+            (
+                lambda given=given: workbench.Recorder(None, bare, [], **given),
+                kinds.UsageError,
+                (f"Recorder({next(iter(given))}=", "Pass a"),
+            )
+            for given in (
+                {"policy": {}},
+                {"run_id": 5},
+                {"directory": None},
+                {"provenance": [1]},
+                {"schedulers": 3},
+                {"first_step": "3"},
+                {"first_step": -1},
+            )
+        ),
+        (lambda: workbench.Policy(alerts="no"), kinds.UsageError, ("alerts='no'", "Alerts")),
+        (lambda: open_bundle(5), kinds.UsageError, ("5", "path")),
+        (lambda: workbench.Replay(5), kinds.UsageError, ("5", "path")),
+        (lambda: split_loss(None), kinds.UsageError, ("'None'", "'NoneType'", "scalar tensor")),
+        (lambda: split_loss({"a": "b"}), kinds.UsageError, ("'a'", "'b'", "'str'")),
         (lambda: Registry(tmp_path).latest(), kinds.CheckpointError, ("states", "scan")),
         (lambda: Registry(tmp_path, clean_steps=-1), kinds.UsageError, ("-1", "at least 0")),
         (lambda: Registry(tmp_path / "none").known(), kinds.UsageError, ("none'",)),

@@ -344,12 +344,14 @@ class Registry:
 
     def _one(self, name: str) -> Checkpoint:
         found = {one.name: one for one in find_checkpoints(self.directory)}
-        if Path(name).name not in found:
+        path, here = Path(name), self.directory.resolve()
+        meant = here in {path.parent.resolve(), (self.directory / path).parent.resolve()}
+        if path.name not in found or not meant:
             raise UsageError(
                 f"There is no checkpoint {name!r} in {str(self.directory)!r}. It holds: "
                 f"{', '.join(map(repr, found)) or 'none'}."
             )
-        return found[Path(name).name]
+        return found[path.name]
 
 
 def _known(checkpoint: Checkpoint, states: States) -> Known:

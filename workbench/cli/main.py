@@ -13,7 +13,8 @@ import click
 import workbench
 from workbench.cli import output
 from workbench.cli.command import LazyGroup, debug_option
-from workbench.errors import UsageError, WorkbenchError
+from workbench.errors import CannotRunError, UsageError, WorkbenchError
+from workbench.evidence.wording import clean
 
 _BUG = 1
 _INTERRUPTED = 130
@@ -63,6 +64,8 @@ def _run(words: list[str]) -> int:
     except Exception as error:  # the last line of defence: a paragraph, no traceback
         if debug:
             raise
+        if isinstance(error, OSError) and error.filename is not None:
+            return _fail(_unusable(error), CannotRunError.exit_code)
         return _fail(
             f"workbench met a bug of its own: {type(error).__name__}: {error}. No bundle was "
             "changed. Run the command again with --debug for the traceback, and report it with "
@@ -70,6 +73,14 @@ def _run(words: list[str]) -> int:
             _BUG,
         )
     return 0
+
+
+def _unusable(error: OSError) -> str:
+    return (
+        f"The path {clean(error.filename)!r} cannot be used ({error.strerror}), so the command "
+        "ended before it was done. No bundle was changed. Check that its folder is there and may be "
+        "written to, and that its disk has room; or name another."
+    )
 
 
 def _usage(error: click.ClickException) -> str:

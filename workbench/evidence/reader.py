@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from workbench.errors import BundleError
+from workbench.errors import BundleError, UsageError
 from workbench.evidence.conditions import Conditions
 from workbench.evidence.packed_names import PACK_KEY, logical_names
 from workbench.evidence.paths import open_store
@@ -87,6 +87,11 @@ class Bundle:
 
     def __init__(self, path: str | os.PathLike[str], store: Store | None = None) -> None:
         """Read the manifest; see ``open_bundle``. ``store`` is where its files lie, if not here."""
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(
+                f"{path!r:.80} is no path of a bundle, so nothing was opened. Give the path of a "
+                "bundle's directory or zip, or a Bundle where one is taken."
+            )
         self.path = Path(path)
         wait_for(self.path)  # where a recorder of this very process is still writing it
         self._store = open_store(self.path) if store is None else store

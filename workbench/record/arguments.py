@@ -2,12 +2,65 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from workbench.errors import UsageError
+from workbench.record.policy import Policy
+from workbench.step.values import text_of
+
+
+def refuse_others(
+    step: Any, model: Any, scaler: Any, schedulers: Any, settings: Mapping[str, Any]
+) -> None:
+    """Refuse objects and settings that are not what a recorder takes.
+
+    Raises:
+        UsageError: One that lacks what it needs, or is of another type.
+    """
+    if not hasattr(model, "named_parameters"):
+        raise UsageError(
+            f"Recorder(model={text_of(model)[:80]!r}) is no model, so no step of it could be "
+            "recorded. Pass the torch.nn.Module that is trained."
+        )
+    if isinstance(step, type) or (step is not None and not hasattr(step, "forward")):
+        raise UsageError(
+            f"Recorder(step={text_of(step)[:80]!r}) is no training step, so nothing would replay. "
+            "Pass an object of a class with build_model, build_optimizer, forward and loss, or "
+            "None where you keep your own loop."
+        )
+    if scaler is not None and not all(hasattr(scaler, name) for name in ("scale", "step")):
+        raise UsageError(
+            f"Recorder(scaler={text_of(scaler)[:80]!r}) is no loss scaler, so its skips could not "
+            "be told. Pass the torch.amp.GradScaler of the loop, or None."
+        )
+
+    _refuse_settings(**settings, schedulers=schedulers)
+
+
+def _refuse_settings(
+    directory: Any, run_id: Any, policy: Any, provenance: Any, schedulers: Any, first_step: Any
+) -> None:
+    number = isinstance(first_step, int) and first_step >= 0
+    wrong = {
+        "directory": (directory, isinstance(directory, str | os.PathLike), "a path"),
+        "run_id": (run_id, run_id is None or isinstance(run_id, str), "a name, or None"),
+        "policy": (policy, policy is None or isinstance(policy, Policy), "a workbench.Policy"),
+        "provenance": (
+            provenance, provenance is None or isinstance(provenance, Mapping), "a mapping",
+        ),
+        "schedulers": (schedulers, isinstance(schedulers, Iterable), "a list of schedulers"),
+        "first_step": (first_step, number, "a whole number of at least 0"),
+    }  # fmt: skip
+    for name, (value, fits, wanted) in wrong.items():
+        if not fits:
+            raise UsageError(
+                f"Recorder({name}={text_of(value)[:80]!r}) is not understood, so nothing would be "
+                f"recorded as meant. Pass {wanted}."
+            )
 
 
 def as_list(optimizer: Any) -> list[Any]:

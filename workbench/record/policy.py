@@ -113,6 +113,11 @@ class Policy:
                     f"{', '.join(map(repr, get_args(kinds)))}"
                     f"{', or a function that returns one' if name == 'on_nonfinite' else ''}."
                 )
+        if not isinstance(self.alerts, Alerts):
+            raise UsageError(
+                f"Policy(alerts={self.alerts!r:.80}) is not understood. Pass a workbench Alerts, "
+                "whose fields say when to make a bundle; None in a field switches it off."
+            )
         for name in ("max_bundles", "max_bytes", "max_total_bytes", "recovery_bytes"):
             self._refuse_negative(name)
         for name in ("deep_scan_every", "recovery_every", "ledger_window", "ledger_bytes"):

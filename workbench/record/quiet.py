@@ -29,8 +29,9 @@ from workbench.record.session import Session
 from workbench.step.digests import loss_bits
 from workbench.step.gates import scale_value
 from workbench.step.proof import UpdateProof
-from workbench.step.runner import Outcome, autocast_of, split_loss
+from workbench.step.runner import Outcome, autocast_of
 from workbench.step.stages import Stage
+from workbench.step.values import split_loss
 
 if TYPE_CHECKING:
     from workbench.record.recorder import Recorder

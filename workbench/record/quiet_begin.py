@@ -11,7 +11,7 @@ from workbench.record import requests, soft
 from workbench.record.group import Group
 from workbench.record.quiet_step import QuietStep
 from workbench.record.trip import alone
-from workbench.step.domains import check_domains, is_plain_batch
+from workbench.step.domains import is_plain_batch, violations
 from workbench.step.gates import scale_value
 from workbench.step.held import hold
 from workbench.step.object_state import capture_object, twin_of
@@ -87,10 +87,11 @@ class Beginning:
 
     def is_within_domains(self, batch: Any) -> bool:
         """Whether no field of a micro-batch is outside of its declared domain."""
-        domains = getattr(self._recorder.step_object, "domains", None)
-        if not domains or self._recorder.policy.input == "off":
+        recorder = self._recorder
+        if recorder.policy.input == "off" or recorder.step_object is None:
             return True
-        return not check_domains([batch], domains)
+        outside = recorder.guard("domains", lambda: violations(recorder.step_object, [batch]))
+        return outside == ()  # None where the step's own code failed
 
     def keep_batch(self, begun: QuietStep, batch: Any) -> None:
         """Keep a micro-batch of a step; call it without grad mode.

@@ -18,7 +18,7 @@ from workbench.evidence.schema import FirstBad
 from workbench.record import requests
 from workbench.record.acting import act, failed
 from workbench.record.alerts import AlertMonitor
-from workbench.record.arguments import as_batches, as_list, new_run_id
+from workbench.record.arguments import as_batches, as_list, new_run_id, refuse_others
 from workbench.record.background import BackgroundWriter
 from workbench.record.budget import Budget
 from workbench.record.calm import CalmStep
@@ -41,7 +41,7 @@ from workbench.record.running import RecordingRunner
 from workbench.record.scanning import UpdateScan, held_parameters
 from workbench.record.session import Session
 from workbench.record.trip import Agree, Finding, alone
-from workbench.step.domains import check_domains
+from workbench.step.domains import violations
 from workbench.step.early import may_update_early
 from workbench.step.locate import step_reference
 from workbench.step.runner import Outcome, StepRunner
@@ -108,13 +108,13 @@ class Recorder:
         mesh: Any = None,
         group: Any = None,
     ) -> None:
-        self.step_object = step
-        self.model = model
+        settings = {"directory": directory, "run_id": run_id, "policy": policy,
+                    "provenance": provenance, "first_step": first_step}  # fmt: skip
+        refuse_others(step, model, scaler, schedulers, settings)
+        self.step_object, self.model, self.scaler = step, model, scaler
         self.optimizers = as_list(optimizer)
-        self.scaler = scaler
         self.schedulers = list(schedulers)
-        self.directory = Path(directory)
-        self.policy = policy or Policy()
+        self.directory, self.policy = Path(directory), policy or Policy()
         self.provenance = dict(provenance or {})
         self.step_index = first_step
         self.place = find_place(model, group, mesh)
@@ -293,8 +293,7 @@ class Recorder:
         """
         if self.policy.input == "off":
             return
-        domains = getattr(self.step_object, "domains", None) or {}
-        found = self.guard("domains", lambda: check_domains(batches[since:], domains)) or ()
+        found = self.guard("domains", lambda: violations(self.step_object, batches[since:])) or ()
         found = tuple(replace(one, micro_step=one.micro_step + since) for one in found)
         session.soft_gates += [{"where": "domain", **one.as_dict()} for one in found]
         if self.policy.input == "trip":

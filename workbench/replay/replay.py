@@ -62,11 +62,10 @@ class Replay:
         conditions: Conditions | None = None,
         progress: Progress | None = None,
     ) -> None:
-        if isinstance(bundle, str | Path):
-            from workbench.evidence import open_bundle
+        from workbench.evidence import Bundle, open_bundle
 
-            bundle = open_bundle(bundle)
-        self._start(Source.from_bundle(bundle, step, trust), conditions, progress)
+        opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
+        self._start(Source.from_bundle(opened, step, trust), conditions, progress)
 
     @classmethod
     def from_source(

@@ -117,6 +117,12 @@ def _children(tree: Any) -> list[tuple[str, Any]]:
     return []
 
 
+def violations(step: Any, micro_batches: Sequence[Any]) -> tuple[Violation, ...]:
+    """Fields of micro-batches outside of the domains that a training step declares."""
+    domains = getattr(step, "domains", None)
+    return tuple(check_domains(micro_batches, domains)) if domains else ()
+
+
 def check_domains(
     micro_batches: Sequence[Any], domains: Mapping[str, Domain]
 ) -> tuple[Violation, ...]:

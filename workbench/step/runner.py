@@ -7,7 +7,7 @@ after-update gate → logging.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +20,7 @@ from workbench.step.gates import BadTensor
 from workbench.step.proof import OptimizerRecord, UpdateProof
 from workbench.step.protocol import TrainingStep
 from workbench.step.stages import Stage, Unit, plan
+from workbench.step.values import split_loss
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -355,23 +356,6 @@ class StepRunner:
 
 def _outcome(unit: Unit, bad: tuple[BadTensor, ...]) -> Outcome:
     return Outcome(unit, "bad", bad) if bad else Outcome(unit)
-
-
-def split_loss(result: Tensor | Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Split a loss into its total and its named components."""
-    if isinstance(result, torch.Tensor):
-        return result, {}
-    components = dict(result)
-    if not components:
-        raise UsageError(
-            "TrainingStep.loss returned an empty mapping '{}', so there is nothing to run backward "
-            "on. Return a scalar tensor, or a mapping with at least one named component."
-        )
-    values = list(components.values())
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    return total, components
 
 
 def autocast_of(step: Any, model: nn.Module) -> AbstractContextManager[Any]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+
+from workbench.errors import UsageError
 
 logger = logging.getLogger("workbench")
 
@@ -32,8 +35,8 @@ def scalar(value: Any) -> float | None:
         return None
 
 
-def text_of(error: BaseException) -> str:
-    """An exception's message; its own ``__str__`` is the user's code and may fail."""
+def text_of(error: object) -> str:
+    """An exception's message, or another object's text; ``__str__`` is the user's and may fail."""
     try:
         return str(error)
     except Exception as second:  # noqa: BLE001 - the tool may not replace the user's exception
@@ -46,3 +49,31 @@ def note(error: BaseException, text: str) -> None:
         error.add_note(text)
     except Exception:  # noqa: BLE001 - it must come out as it was, and may be of any make
         logger.warning("%s", text)
+
+
+def split_loss(result: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    """Split a loss into its total and its named components.
+
+    Raises:
+        UsageError: It is neither a tensor nor a mapping of tensors, or an empty one.
+    """
+    if isinstance(result, Tensor):
+        return result, {}
+    components = dict(result) if isinstance(result, Mapping) else {"": result}
+    if not components:
+        raise UsageError(
+            "TrainingStep.loss returned an empty mapping '{}', so there is nothing to run backward "
+            "on. Return a scalar tensor, or a mapping with at least one named component."
+        )
+    for name, value in components.items():
+        if not isinstance(value, Tensor):
+            where = f"the component {name!r} as " if isinstance(result, Mapping) else ""
+            raise UsageError(
+                f"TrainingStep.loss returned {where}{text_of(value)[:80]!r} of type "
+                f"{type(value).__name__!r}, which is no tensor, so there is nothing to run "
+                "backward on. Return a scalar tensor, or a mapping of named scalar tensors."
+            )
+    total, *others = components.values()
+    for value in others:
+        total = total + value
+    return total, components

@@ -224,6 +224,15 @@ def test_domains_warn_or_trip(tmp_path):
     with pytest.raises(NonFiniteError):
         recorder.train_step({"ids": good["ids"], "x": torch.tensor([1.0, float("nan")])})
 
+    class Raises(Ids):
+        @property
+        def domains(self):
+            raise OSError("the vocabulary is not there")
+
+    _, recorder = make(Raises, tmp_path / "raises")
+    assert recorder.train_step(good).updated, "what only the recorder reads stops no training"
+    assert "the vocabulary is not there" in recorder.failures[0]
+
 
 def test_soft_gates_write_the_ledger_and_trip_nothing(tmp_path):
     class Masked(steps.Cnn):
