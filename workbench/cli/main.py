@@ -78,8 +78,8 @@ def _run(words: list[str]) -> int:
 def _unusable(error: OSError) -> str:
     return (
         f"The path {clean(error.filename)!r} cannot be used ({error.strerror}), so the command "
-        "ended before it was done. No bundle was changed. Check that its folder is there and may be "
-        "written to, and that its disk has room; or name another."
+        "ended before it was done. No bundle was changed. Check that its folder is there and may "
+        "be written to, and that its disk has room; or name another."
     )
 
 

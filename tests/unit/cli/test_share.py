@@ -49,7 +49,7 @@ def test_redact_writes_a_bundle_that_verifies_and_names_what_it_left_out(cli, he
     assert not [name for name in done.json["files"] if name.startswith(("batch", "source/"))]
     assert cli("verify", folder / "shared.bundle").code == 0
     assert cli("redact", bundle, "-o", "shared").code == 2
-    (here / "file").write_text("no folder")
+    (folder / "file").write_text("no folder")
     refused = cli("redact", bundle, "-o", "file/copy")
     assert refused.code == 4
     assert "copy" in refused.err
