@@ -10,6 +10,7 @@ from workbench.diagnose.analysis import Judged
 from workbench.diagnose.bisect import Bisection, Say
 from workbench.diagnose.boundaries import Named, blocks, kind_of, parts_of
 from workbench.diagnose.case import Case
+from workbench.diagnose.held import sentence
 from workbench.diagnose.origin_rows import origin_row
 from workbench.diagnose.part_origin import Explained, exception_origin, explain
 from workbench.diagnose.probes import ForwardScan, Place, Prober, Seen
@@ -147,7 +148,10 @@ class Search:
         for number, found in enumerate(accepted):
             others = places[:number] + places[number + 1 :]
             if not others or self._fails(patch(others), f"all but number {number + 1} set finite"):
-                self._answer(*found, patched=found not in unpatched)
+                # what was found while others were set finite may be born only because of it
+                again = found if found in unpatched else self._explain([found[0]], None)
+                if again is not None:
+                    self._answer(*again)
                 return
 
     def _candidates(self, seen: Seen, passed: Sequence[Place]) -> list[Candidate]:
@@ -168,8 +172,9 @@ class Search:
             f"{traced.looked_at():,} of {len(traced.trace.graph):,} ops looked at",
         )
         self.result.looked_at = (traced.looked_at(), len(traced.trace.graph))
+        raises = self._raised(self.replay.source.first_bad)
         for candidate in candidates:
-            found = explain(traced, candidate.part, candidate.at)
+            found = explain(traced, candidate.part, candidate.at, raises)
             if found is not None:
                 return candidate, found
         return None
@@ -248,7 +253,7 @@ class Search:
 
     def _named(self, modules: list[Named]) -> list[Named]:
         known = dict(walk(self.model))
-        return [(path, module) for path, module in modules if path in known]
+        return [named for named in modules if named[0] in known]
 
     # -- probes -------------------------------------------------------------------------------
 
@@ -318,11 +323,9 @@ class Search:
         if found is not None:
             self._answer(*found)
 
-    def _answer(self, candidate: Candidate, found: Explained, patched: bool = False) -> None:
+    def _answer(self, candidate: Candidate, found: Explained) -> None:
         self.result.block, self.result.part = candidate.block, candidate.name
         self.result.origin = self._row(found)
-        if patched:
-            self.result.origin["event"] = None  # hooks that set values finite were traced too
 
     def _row(self, found: Explained) -> dict[str, Any]:
         case = Case(found.trace, found.slice, found.origin)
@@ -343,7 +346,8 @@ class Search:
         origins = sliced.origins or (exception_origin(trace) if self._raised(bad) else [])
         self.result.block, self.result.part = None, "the whole step"
         if not origins:
-            self.result.notes.append("Nothing non-finite reaches a sink of this step.")
+            held = [sentence(one, trace.graph) for one in sliced.held]
+            self.result.notes += held or ["Nothing non-finite reaches a sink of this step."]
             return
         self.result.origin = self._row(Explained(trace, sliced, origins[0]))
         module = self.result.origin["module"]
@@ -352,19 +356,9 @@ class Search:
 
 
 _KEPT = (
-    "kind",
-    "stage",
-    "op",
-    "where",
-    "module",
-    "in_loss",
-    "autograd_node",
-    "forward_op",
-    "dtype",
-    "tensor",
-    "source",
-    "event",
-)
+    "kind", "stage", "op", "where", "module", "in_loss", "autograd_node", "forward_op", "dtype",
+    "tensor", "source", "event",
+)  # fmt: skip
 
 
 class _Patched(ForwardScan):

@@ -24,18 +24,23 @@ class Explained:
     origin: Origin
 
 
-def explain(traced: PartTrace, part: Part, at: Place | None) -> Explained | None:
+def explain(
+    traced: PartTrace, part: Part, at: Place | None, raises: bool = True
+) -> Explained | None:
     """Slice from a boundary of a part back into it.
 
     Args:
         traced: The trace of some parts.
         part: The part in question.
         at: The boundary that turned bad, or None to start from what the gate found.
+        raises: Whether the step raises without probes too; else what they raised says nothing.
 
     Returns:
         The first origin; None where what is bad came in from outside, or is intended constants.
     """
     trace = traced.trace
+    if trace.raised is not None and not raises:
+        return None
     starts = _starts(traced, part, at)
     sliced = slice_trace(trace, starts)
     incoming = _incoming(traced, sliced)
@@ -47,6 +52,8 @@ def explain(traced: PartTrace, part: Part, at: Place | None) -> Explained | None
     if not origins:
         return None
     first = origins[0]
+    if at is None and first.kind == "captured_tensor":
+        return None  # whether the code holds a constant there, all of the step has to tell
     if incoming and _is_spread(trace, first):
         return None  # the -Inf that was mixed in may have been born outside
     return Explained(trace, sliced, first)

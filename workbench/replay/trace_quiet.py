@@ -12,12 +12,13 @@ AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU) | (
     torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 )
 
+DisableFuncTorch = torch._C._DisableFuncTorch
 DisableTorchDispatch = torch._C._DisableTorchDispatch
 ExcludeKeys = torch._C._ExcludeDispatchKeyGuard
 
 
 class quiet(AbstractContextManager[None]):  # used like the functions of contextlib
-    """Run our own tensor arithmetic unseen: no modes, no autocast, no autograd."""
+    """Run our own tensor arithmetic unseen: no modes, transforms, autocast or autograd."""
 
     __slots__ = ("_guards",)
 
@@ -25,6 +26,8 @@ class quiet(AbstractContextManager[None]):  # used like the functions of context
         """Put the guards up; a generator's frame would cost more than they do."""
         self._guards = guards = (
             unnumbered(),
+            # within torch.func's transforms even an op on a plain tensor gives a wrapped one
+            DisableFuncTorch(),
             DisableTorchDispatch(),
             ExcludeKeys(AUTOCAST_KEYS),
             torch.no_grad(),
