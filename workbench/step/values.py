@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from workbench.errors import UsageError
@@ -54,8 +55,10 @@ def note(error: BaseException, text: str) -> None:
 def split_loss(result: Any) -> tuple[Tensor, dict[str, Tensor]]:
     """Split a loss into its total and its named components.
 
+    A component may be a plain number, such as 0.0 while its weight warms up.
+
     Raises:
-        UsageError: It is neither a tensor nor a mapping of tensors, or an empty one.
+        UsageError: It is neither a tensor nor a mapping with one, or an empty mapping.
     """
     if isinstance(result, Tensor):
         return result, {}
@@ -65,8 +68,9 @@ def split_loss(result: Any) -> tuple[Tensor, dict[str, Tensor]]:
             "TrainingStep.loss returned an empty mapping '{}', so there is nothing to run backward "
             "on. Return a scalar tensor, or a mapping with at least one named component."
         )
+    only_numbers = not any(isinstance(value, Tensor) for value in components.values())
     for name, value in components.items():
-        if not isinstance(value, Tensor):
+        if not isinstance(value, Tensor) and (only_numbers or not isinstance(value, int | float)):
             where = f"the component {name!r} as " if isinstance(result, Mapping) else ""
             raise UsageError(
                 f"TrainingStep.loss returned {where}{text_of(value)[:80]!r} of type "
@@ -76,4 +80,6 @@ def split_loss(result: Any) -> tuple[Tensor, dict[str, Tensor]]:
     total, *others = components.values()
     for value in others:
         total = total + value
-    return total, components
+    # the sum is made of the numbers as they are: a tensor in their place might change its dtype
+    parts = {k: v if isinstance(v, Tensor) else torch.tensor(v) for k, v in components.items()}
+    return total, parts
