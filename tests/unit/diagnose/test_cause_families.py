@@ -186,3 +186,16 @@ def test_a_sentence_says_how_far_a_value_lies_outside(
     judged = analysed(function, value, value).origins[0]
     assert judged.cause is not None
     assert judged.cause.explain(judged.case).endswith(said)
+
+
+def test_a_sum_over_ignored_labels_divided_by_their_number_says_so() -> None:
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        labels = torch.full((3,), -100)
+        total = functional.cross_entropy(x.view(3, 4), labels, reduction="sum")
+        return total / (labels != -100).sum()
+
+    judged = analysis_of(Through(loss), torch.ones(12)).origins[0]
+    assert judged.cause is not None and judged.cause.label == "zero_over_zero"
+    assert "no label counts" in judged.cause.explain(judged.case)
+    other = analysis_of(Through(lambda x: x / x.abs()), torch.zeros(1)).origins[0]
+    assert other.cause is not None and "label" not in other.cause.explain(other.case)

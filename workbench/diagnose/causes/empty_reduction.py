@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
+from workbench.diagnose.ignored_labels import is_nll, none_counts
 from workbench.diagnose.interventions import rewritten
 from workbench.diagnose.rewrites import counted_mean
 
@@ -21,14 +22,7 @@ def _rule(case: Case) -> bool:
         return value is not None and value.numel() == 0
     if case.base == "segment_reduce":
         return case.argument("reduce") == "mean" and _has_empty_segment(case)
-    if case.base in ("nll_loss_forward", "nll_loss2d_forward"):
-        target, ignored = case.argument("target"), case.argument("ignore_index")
-        if target is None:
-            return False
-        counted = target[target != ignored]
-        weight = case.argument("weight")
-        return counted.numel() == 0 or (weight is not None and bool((weight[counted] == 0).all()))
-    return False
+    return is_nll(case.base) and none_counts(case)
 
 
 def _has_empty_segment(case: Case) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from workbench.diagnose.case import Case
 from workbench.diagnose.causes import Cause
 from workbench.diagnose.fused import rewritten_if_fused
+from workbench.diagnose.ignored_labels import upstream_none_counts
 from workbench.diagnose.interventions import Intervention, rewritten
 from workbench.diagnose.rewrites import counted_mean, safe_denominator
 from workbench.diagnose.roots import stable_roots
@@ -41,6 +42,8 @@ def _fused_without_eps(case: Case) -> bool:
 
 
 def _explain(case: Case) -> str:
+    if upstream_none_counts(case):
+        return "Numerator and denominator are both exactly 0: no label counts (ignored, or of weight 0)."
     return "Numerator and denominator are both exactly 0."
 
 
