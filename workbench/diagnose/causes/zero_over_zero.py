@@ -42,9 +42,8 @@ def _fused_without_eps(case: Case) -> bool:
 
 
 def _explain(case: Case) -> str:
-    if upstream_none_counts(case):
-        return "Numerator and denominator are both exactly 0: no label counts (ignored, or of weight 0)."
-    return "Numerator and denominator are both exactly 0."
+    why = ": no label counts (ignored, or of weight 0)" if upstream_none_counts(case) else ""
+    return f"Numerator and denominator are both exactly 0{why}."
 
 
 def _of_missing(case: Case) -> list[Intervention]:
