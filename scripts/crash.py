@@ -167,14 +167,18 @@ def check_ledger(directory: Path, kept: list[int]) -> None:
         hold(trips(jsonio.loads(found.read_bytes())["first_bad"]["step"]), "a calm step")
 
 
-def check_power_loss(directory: Path, rng: random.Random, places: int) -> int:
-    """Cut every file of a sealed bundle at sampled places: damage is said, never shown."""
+def check_power_loss(directory: Path, rng: random.Random, places: int, files: int) -> int:
+    """Cut files of a sealed bundle at sampled places: damage is said, never shown.
+
+    Of more than ``files`` files (a step has several, and a ring has many steps) so many are drawn.
+    """
     from workbench.errors import BundleError
     from workbench.evidence import find_bundles, open_bundle
 
     sealed = next(path for path in find_bundles(directory) if open_bundle(path).sealed)
     tried = 0
-    for rel in ["manifest.json", *open_bundle(sealed).files()]:
+    names = sorted(open_bundle(sealed).files())
+    for rel in ["manifest.json", *(rng.sample(names, files) if len(names) > files else names)]:
         file = sealed / rel
         whole = file.read_bytes()
         cuts = {0, len(whole) // 2, max(0, len(whole) - 1)}
@@ -196,7 +200,9 @@ def check_power_loss(directory: Path, rng: random.Random, places: int) -> int:
     return tried
 
 
-def run(times: int, seed: int, directory: Path, places: int = 8) -> dict[str, int]:
+def run(
+    times: int, seed: int, directory: Path, places: int = 8, files: int = 10**6
+) -> dict[str, int]:
     """Kill so many times; what was seen.
 
     Raises:
@@ -230,7 +236,7 @@ def run(times: int, seed: int, directory: Path, places: int = 8) -> dict[str, in
     kept += acknowledged(said)
     check_ledger(directory, kept)
     sealed, unsealed = check_bundles(directory)
-    tried = check_power_loss(directory, rng, places)
+    tried = check_power_loss(directory, rng, places, files)
     hidden = len(list(directory.glob(".*")))
     return {
         "kills": times + 1, "steps_told": len(told), "acknowledged": len(kept),

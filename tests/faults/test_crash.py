@@ -15,7 +15,7 @@ import json, sys
 sys.path.insert(0, "scripts")
 from pathlib import Path
 import crash
-print(json.dumps(crash.run(8, seed=3, directory=Path(sys.argv[1]), places=2)))
+print(json.dumps(crash.run(8, seed=3, directory=Path(sys.argv[1]), places=2, files=20)))
 """
 
 

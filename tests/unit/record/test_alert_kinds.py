@@ -122,7 +122,11 @@ def test_an_update_out_of_proportion_makes_an_alert_and_a_small_one_does_not(tmp
     assert recorder.failures == []
 
 
-@pytest.mark.parametrize("name", sorted(p.stem for p in INCIDENTS.glob("nh*.py")))
+TRIPS = {"nh30_state_reset_to_constants"}
+"""Look-alikes whose state the gate after the update is to stop at, though no op computed it."""
+
+
+@pytest.mark.parametrize("name", sorted({p.stem for p in INCIDENTS.glob("nh*.py")} - TRIPS))
 def test_healthy_runs_alarm_nobody(tmp_path, name):
     """Every alert that looks for a run of steps, on every look-alike of a failure."""
     from workbench.diagnose.zoo_step import incident_step, seed_everything
