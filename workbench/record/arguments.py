@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import secrets
 import time
@@ -44,7 +45,6 @@ def refuse_others(
 def _refuse_settings(
     directory: Any, run_id: Any, policy: Any, provenance: Any, schedulers: Any, first_step: Any
 ) -> None:
-    number = isinstance(first_step, int) and first_step >= 0
     wrong = {
         "directory": (directory, isinstance(directory, str | os.PathLike), "a path"),
         "run_id": (run_id, run_id is None or isinstance(run_id, str), "a name, or None"),
@@ -53,7 +53,7 @@ def _refuse_settings(
             provenance, provenance is None or isinstance(provenance, Mapping), "a mapping",
         ),
         "schedulers": (schedulers, isinstance(schedulers, Iterable), "a list of schedulers"),
-        "first_step": (first_step, number, "a whole number of at least 0"),
+        "first_step": (first_step, _counts(first_step), "a whole number of at least 0"),
     }  # fmt: skip
     for name, (value, fits, wanted) in wrong.items():
         if not fits:
@@ -61,6 +61,14 @@ def _refuse_settings(
                 f"Recorder({name}={text_of(value)[:80]!r}) is not understood, so nothing would be "
                 f"recorded as meant. Pass {wanted}."
             )
+
+
+def _counts(value: Any) -> bool:
+    """Whether a value is a whole number of at least 0; a checkpoint's may be one of numpy."""
+    try:
+        return operator.index(value) >= 0
+    except TypeError:
+        return False
 
 
 def as_list(optimizer: Any) -> list[Any]:

@@ -116,7 +116,7 @@ class Recorder:
         self.schedulers = list(schedulers)
         self.directory, self.policy = Path(directory), policy or Policy()
         self.provenance = dict(provenance or {})
-        self.step_index = first_step
+        self.step_index = int(first_step)
         self.place = find_place(model, group, mesh)
         self.rank, self.world = self.place.rank, self.place.world
         self.ranks = join(self, self.place, group)
