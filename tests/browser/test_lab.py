@@ -133,8 +133,11 @@ def test_run_to_first_bad_draws_the_ranges(page_and_seen):
     button(page, "Run to first bad").click()
     page.locator(".wb-tabs button", has_text="Ranges").click()
     page.wait_for_selector(".wb-ranges .js-plotly-plot .main-svg", timeout=LONG)
+    page.wait_for_function(
+        "() => document.querySelector('.wb-header').innerText.includes('Replayed exactly')",
+        timeout=LONG,
+    )
     wait_idle(page)
-    assert "Replayed exactly" in page.locator(".wb-header").inner_text()
     assert page.locator(".wb-layer-list option").count() >= 3
     chart = page.locator(".wb-ranges .js-plotly-plot .main-svg").first.bounding_box()
     assert chart["width"] > 700
