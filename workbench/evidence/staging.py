@@ -30,11 +30,14 @@ class Stage:
 
     Attributes:
         sizes: Bytes of each file, by name.
+        bytes: The same of all of them; counted along, since a part may have thousands of files.
+        name_bytes: Characters of their names, likewise.
         written: What was written of them, by name.
     """
 
     def __init__(self, folder: Path, target: Path) -> None:
         self.sizes: dict[str, int] = {}
+        self.bytes = self.name_bytes = self._waiting_bytes = 0
         self.written: dict[str, FileEntry] = {}
         self._folder = folder
         self._target = target
@@ -53,8 +56,11 @@ class Stage:
             OSError: The disk does not take it.
         """
         self._waiting[rel] = (buffers, owner)
-        self.sizes[rel] = sum(map(len, buffers))
-        if sum(self.sizes[name] for name in self._waiting) >= _WAITING:
+        size = self.sizes[rel] = sum(map(len, buffers))
+        self.bytes += size
+        self.name_bytes += len(rel)
+        self._waiting_bytes += size
+        if self._waiting_bytes >= _WAITING:
             self.write()
 
     def write(self) -> None:
@@ -67,7 +73,7 @@ class Stage:
             self._folder.mkdir(exist_ok=True)  # never its parent: a removed bundle stays removed
         for folder in {(self._folder / rel).parent for rel in self._waiting}:
             folder.mkdir(parents=True, exist_ok=True)
-        waiting, self._waiting = self._waiting, {}
+        waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
         at_once(partial(self._one, rel, buffers) for rel, (buffers, _) in waiting.items())
 
     def _one(self, rel: str, buffers: list[Buffer]) -> None:
@@ -81,9 +87,13 @@ class Stage:
 
     def forget(self, rels: Iterable[str]) -> None:
         """Take files back, and folders that are empty then."""
-        gone = [rel for rel in rels if self.sizes.pop(rel, None) is not None]
+        gone = [rel for rel in rels if rel in self.sizes]
         for rel in gone:
-            self._waiting.pop(rel, None)
+            size = self.sizes.pop(rel)
+            self.bytes -= size
+            self.name_bytes -= len(rel)
+            if self._waiting.pop(rel, None) is not None:
+                self._waiting_bytes -= size
             if self.written.pop(rel, None) is not None:
                 (self._folder / rel).unlink(missing_ok=True)
         folders = {self._folder / parent for rel in gone for parent in Path(rel).parents[:-1]}

@@ -110,7 +110,7 @@ class BundleWriter:
     @property
     def bytes_written(self) -> int:
         """Bytes of all files so far, without the manifest."""
-        staged = 0 if self._stage is None else sum(self._stage.sizes.values())
+        staged = 0 if self._stage is None else self._stage.bytes
         return staged + sum(entry.size for entry in self.manifest.files.values())
 
     @property
@@ -281,7 +281,7 @@ class BundleWriter:
         self._check_new(rel)
         self._check_there()
         with self.together() as stage:
-            listed = sum(len(name) + _ENTRY for name in (*stage.sizes, rel))
+            listed = stage.name_bytes + len(rel) + _ENTRY * (len(stage.sizes) + 1)
             self._ask(self._manifest_size + listed + sum(map(len, buffers)))
             stage.add(rel, buffers, owner)
 

@@ -150,12 +150,18 @@ def test_a_part_of_many_files_comes_in_whole_or_not_at_all(tmp_path, monkeypatch
             with pytest.raises(ValueError, match="nested"), writer.together():
                 writer.add_text(f"steps/{i}/bad.txt", "taken back")
                 raise ValueError("nested")
+        staged = writer.bytes_written
         assert (path / "manifest.json").read_bytes() == before
         assert not (path / "steps" / "3").exists()
     assert len(synced) == 80 + 40 + 1 + 2, "files, new folders, the old one, manifest with its own"
     bundle = open_bundle(path)
     assert {check.status for check in bundle.verify()} == {"ok"}
     assert len(bundle.files()) == 81
+    assert (
+        staged
+        == writer.bytes_written
+        == sum(entry.size for entry in bundle.manifest.files.values())
+    )
     assert torch.equal(bundle.pytree("steps/7/batch")["x"], torch.full((3,), 7.0))
     before = (path / "manifest.json").read_bytes()
     failing = Path.rename
